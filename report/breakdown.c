@@ -1,0 +1,145 @@
+#include "report/breakdown.h"
+#include "report/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Driver-level allocations on the device, by owner, that are held at ?2 (all, where that is negative).
+static const char held_sql[] =
+    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND space = 'device'"
+    " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
+    " GROUP BY owner ORDER BY 2 DESC, 1";
+
+static const char sample_sql[] = "SELECT device_used_bytes, ns FROM usage"
+                                 " WHERE rank = ?1 AND device_used_bytes IS NOT NULL"
+                                 " ORDER BY max(ns - max(?2, 0), max(?2, 0) - ns) LIMIT 1";
+
+static enum up_status read_held(const struct up_run *run, int64_t rank, int64_t ns,
+                                struct up_reconciliation *sums, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    int64_t capacity = 0;
+    bool row;
+    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns), err));
+    for (;;) {
+        UP_TRY(up_query_next(&query, &row, err));
+        if (!row) break;
+        int64_t bytes = up_query_integer(&query, 1, 0);
+        char *owner = up_query_text(&query, 0);
+        if (owner && !strcmp(owner, "arena")) {
+            sums->free_bytes = up_max(0, bytes - (sums->categories_bytes + sums->slack_bytes));
+            free(owner);
+            continue;
+        }
+        rc = owner ? up_grow(&sums->libraries, sums->library_count, &capacity,
+                             sizeof *sums->libraries, err)
+                   : up_no_memory(err);
+        if (rc != UP_OK) free(owner);
+        UP_TRY(rc);
+        sums->libraries[sums->library_count].owner = owner;
+        sums->libraries[sums->library_count++].bytes = bytes;
+    }
+out:
+    up_query_close(&query);
+    return rc;
+}
+
+static enum up_status read_sample(const struct up_run *run, int64_t rank, int64_t ns,
+                                  struct up_reconciliation *sums, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    bool row;
+    sums->device_used_bytes = UP_NONE;
+    UP_TRY(up_query_open(&query, run, sample_sql, UP_BIND(rank, ns), err));
+    UP_TRY(up_query_next(&query, &row, err));
+    if (row) {
+        sums->device_used_bytes = up_max(UP_NONE, up_query_integer(&query, 0, UP_NONE));
+        sums->sample_ns = up_query_integer(&query, 1, 0);
+    }
+out:
+    up_query_close(&query);
+    return rc;
+}
+
+static void attribute(struct up_reconciliation *sums)
+{
+    int64_t known = up_sum(up_sum(sums->categories_bytes, sums->slack_bytes),
+                           up_sum(sums->free_bytes, sums->before_bytes));
+    for (int64_t i = 0; i < sums->library_count; i++)
+        known = up_sum(known, sums->libraries[i].bytes);
+    sums->unattributed_bytes = sums->device_used_bytes - known;
+}
+
+static enum up_status reconcile(const struct up_run *run, const struct up_breakdown *breakdown,
+                                struct up_reconciliation *sums, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    int64_t rank = breakdown->peak.rank;
+    sums->categories_bytes = breakdown->live.bytes;
+    sums->slack_bytes = breakdown->live.reserved_bytes - breakdown->live.bytes;
+    UP_TRY(read_sample(run, rank, breakdown->place.ns, sums, err));
+    if (sums->device_used_bytes == UP_NONE) return UP_OK;
+    UP_TRY(read_held(run, rank, breakdown->place.ns, sums, err));
+    UP_TRY(up_query_value(run, "SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = ?1",
+                          UP_BIND(rank), 0, &sums->before_bytes, err));
+    attribute(sums);
+out:
+    return rc;
+}
+
+static enum up_status read_host(const struct up_run *run, struct up_breakdown *breakdown,
+                                struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_replay replay = {0};
+    int64_t rank = breakdown->peak.rank;
+    UP_TRY(up_replay_read(run, rank, UP_SPACE_HOST, &replay, err));
+    if (!replay.count) goto out;
+    const struct up_replay_point *highest = up_replay_highest(&replay, 0, replay.count);
+    breakdown->host_peak = (struct up_peak){.rank = rank,
+                                            .step = highest->step,
+                                            .same_step = UP_NONE,
+                                            .seq = highest->seq,
+                                            .peak_bytes = highest->live_bytes,
+                                            .replayed = true};
+    UP_TRY(up_live_read(run, rank, UP_SPACE_HOST, highest->seq, &breakdown->host, err));
+    UP_TRY(up_live_group(&breakdown->host, UP_LIVE_BY_CATEGORY, &breakdown->host_categories, err));
+out:
+    up_replay_release(&replay);
+    return rc;
+}
+
+enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t step,
+                                 struct up_breakdown *breakdown, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    *breakdown = (struct up_breakdown){.host_peak = {.rank = UP_NONE, .seq = UP_NONE}};
+    struct up_peak *peak = &breakdown->peak;
+    UP_TRY(up_peak_find(run, rank, step, peak, err));
+    if (peak->rank == UP_NONE) return UP_OK;
+    UP_TRY(up_place_read(run, peak->rank, UP_SPACE_DEVICE, peak->seq, &breakdown->place, err));
+    UP_TRY(up_live_read(run, peak->rank, UP_SPACE_DEVICE, peak->seq, &breakdown->live, err));
+    UP_TRY(up_live_group(&breakdown->live, UP_LIVE_BY_CATEGORY, &breakdown->categories, err));
+    UP_TRY(up_live_group(&breakdown->live, UP_LIVE_BY_KIND, &breakdown->kinds, err));
+    UP_TRY(reconcile(run, breakdown, &breakdown->sums, err));
+    UP_TRY(read_host(run, breakdown, err));
+out:
+    if (rc != UP_OK) up_breakdown_release(breakdown);
+    return rc;
+}
+
+void up_breakdown_release(struct up_breakdown *breakdown)
+{
+    up_place_release(&breakdown->place);
+    up_live_groups_release(&breakdown->categories);
+    up_live_groups_release(&breakdown->kinds);
+    up_live_groups_release(&breakdown->host_categories);
+    up_live_release(&breakdown->live);
+    up_live_release(&breakdown->host);
+    for (int64_t i = 0; i < breakdown->sums.library_count; i++)
+        free(breakdown->sums.libraries[i].owner);
+    free(breakdown->sums.libraries);
+    breakdown->sums = (struct up_reconciliation){0};
+}

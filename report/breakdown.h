@@ -1,0 +1,41 @@
+/* A peak taken apart: what was alive there, and how it adds up to what the device says is used. */
+#ifndef UP_REPORT_BREAKDOWN_H
+#define UP_REPORT_BREAKDOWN_H
+
+#include "report/live.h"
+#include "report/peak.h"
+
+/* device used = categories + arena slack + arena free + libraries + before + unattributed. */
+struct up_reconciliation {
+    int64_t categories_bytes; // the live set's sum
+    int64_t slack_bytes;      // reserved for it beyond that
+    int64_t free_bytes;       // of the arena's driver memory, not reserved; 0 where unknown
+    struct {
+        char *owner; // owned
+        int64_t bytes;
+    } *libraries; // driver-level allocations held at the peak, other than arenas
+    int64_t library_count;
+    int64_t before_bytes;       // on the device before the run; 0 where unknown
+    int64_t device_used_bytes;  // the sample nearest to the peak; UP_NONE: the device cannot tell
+    int64_t sample_ns;          // when that was taken
+    int64_t unattributed_bytes; // what is left of device_used_bytes; may be negative
+};
+
+struct up_breakdown {
+    struct up_peak peak; // rank UP_NONE: no tensor was recorded, all else is empty
+    struct up_place place;
+    struct up_live live;
+    struct up_live_groups categories, kinds;
+    struct up_reconciliation sums;
+    // Host memory of the same rank at its own highest; seq UP_NONE where it has none.
+    struct up_peak host_peak;
+    struct up_live host;
+    struct up_live_groups host_categories;
+};
+
+/* `rank` and `step` as for up_peak_find. */
+enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t step,
+                                 struct up_breakdown *breakdown, struct up_error *err);
+void up_breakdown_release(struct up_breakdown *breakdown);
+
+#endif

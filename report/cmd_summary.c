@@ -1,0 +1,37 @@
+/* summary: one screen about a run; what upipe-report does when no sub-command is named. */
+#include "report/report.h"
+#include "report/sections.h"
+
+enum { TENSORS = 10, KINDS = 4 }; // what one screen has room for
+
+static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
+
+static enum up_status run_summary(const void *values, const struct up_arguments *arguments,
+                                  struct up_emitter *emitter, struct up_error *err)
+{
+    (void)values;
+    enum up_status rc = UP_OK;
+    struct up_run run = {0};
+    struct up_run_facts facts;
+    struct up_breakdown breakdown = {0};
+    UP_TRY(up_run_open_only(arguments, &run, err));
+    UP_TRY(up_run_facts_read(&run, &facts, err));
+    UP_TRY(up_breakdown_read(&run, UP_NONE, UP_NONE, &breakdown, err));
+    up_section_run(emitter, &run, &facts);
+    up_section_breakdown(emitter, &breakdown, TENSORS, KINDS);
+    up_section_training(emitter, &facts);
+out:
+    up_breakdown_release(&breakdown);
+    up_run_close(&run);
+    return rc;
+}
+
+const struct up_command up_command_summary = {
+    .name = "summary",
+    .summary = "one screen: the run, its peak, what was alive there (the default)",
+    .operands = "RUN.DB",
+    .options = options,
+    .options_size = sizeof(struct up_report_options),
+    .defaults = &(const struct up_report_options){0},
+    .run = run_summary,
+};

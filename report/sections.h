@@ -1,0 +1,21 @@
+/* The parts that reports are made of, each said through the emitter. */
+#ifndef UP_REPORT_SECTIONS_H
+#define UP_REPORT_SECTIONS_H
+
+#include "report/analysis.h"
+#include "report/breakdown.h"
+#include "report/emit.h"
+
+/* "run": what was run, how far it got, what went wrong. */
+void up_section_run(struct up_emitter *emitter, const struct up_run *run,
+                    const struct up_run_facts *facts);
+
+/* "peak", "categories", "reconciliation", "largest" (`limit` tensors, 0: all), "kinds" (`kinds` of
+ * them) and "host". Says so where nothing was recorded. */
+void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
+                          int64_t limit, int64_t kinds);
+
+/* "training": loss and speed, and what recording cost. */
+void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts);
+
+#endif

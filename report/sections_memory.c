@@ -1,0 +1,237 @@
+/* The sections about memory: the peak, and all that was alive there. */
+#include "report/sections.h"
+
+enum { BAR_WIDTH = 40, NAME_WIDTH = 28 };
+
+static double share_of(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static const char *or_null(const char *text) { return text && *text ? text : NULL; }
+
+/* --- Where ------------------------------------------------------------------------------------- */
+
+static void emit_place(struct up_emitter *emitter, const struct up_place *place)
+{
+    up_emit_line_begin(emitter, "within");
+    up_emit_text(emitter, "range", "{}", or_null(place->range));
+    up_emit_line_end(emitter);
+
+    up_emit_object_begin(emitter, "allocation");
+    up_emit_line_begin(emitter, "reached by");
+    up_emit_text(emitter, "name", "{}", or_null(place->name));
+    up_emit_text(emitter, "category", "{}", or_null(place->category));
+    up_emit_text(emitter, "dtype", "{}", or_null(place->dtype));
+    up_emit_text(emitter, "shape", "{}", or_null(place->shape));
+    if (or_null(place->name))
+        up_emit_bytes(emitter, "bytes", "{}", place->bytes);
+    else
+        up_emit_null(emitter, "bytes");
+    up_emit_line_end(emitter);
+    up_emit_object_end(emitter);
+}
+
+static void emit_peak(struct up_emitter *emitter, const struct up_peak *peak,
+                      const struct up_place *place)
+{
+    up_emit_object_begin(emitter, "peak");
+    up_emit_heading_begin(emitter);
+    up_emit_bytes(emitter, "peak_bytes", "Peak {}", peak->peak_bytes);
+    up_emit_known(emitter, "rank", "rank {}", peak->rank);
+    up_emit_known(emitter, "step", "step {}", peak->step);
+    up_emit_text(emitter, "phase", "{}", or_null(place->phase));
+    up_emit_known(emitter, "layer", "layer {}", place->layer);
+    up_emit_known(emitter, "peak_seq", "seq {}", peak->seq);
+    up_emit_known(emitter, "same_as_step", NULL, peak->same_step == UP_NONE ? UP_NONE : peak->step);
+    up_emit_known(emitter, "asked_step", NULL, peak->same_step);
+    up_emit_flag(emitter, "replayed", NULL, peak->replayed);
+    up_emit_known(emitter, "ns", NULL, place->ns);
+    up_emit_line_end(emitter);
+    emit_place(emitter, place);
+    up_emit_object_end(emitter);
+}
+
+static void note_peak(struct up_emitter *emitter, const struct up_breakdown *breakdown)
+{
+    const struct up_peak *peak = &breakdown->peak;
+    const struct up_live *live = &breakdown->live;
+    char sum[UP_UNITS_TEXT];
+    if (peak->same_step != UP_NONE)
+        up_emit_note(emitter,
+                     "step %lld repeated step %lld event for event and its own rows were not kept: "
+                     "these are step %lld's",
+                     (long long)peak->same_step, (long long)peak->step, (long long)peak->step);
+    if (peak->step == UP_NONE)
+        up_emit_note(emitter, "no step left rows: this is the highest moment before the first");
+    else if (peak->replayed)
+        up_emit_note(emitter, "step %lld did not end: its highest moment so far, from its tensor rows",
+                     (long long)peak->step);
+    if (live->bytes != peak->peak_bytes)
+        up_emit_note(emitter,
+                     "the rows alive there add up to %s (%lld bytes), not to the peak's %lld bytes: "
+                     "the trace lacks or repeats rows",
+                     up_format_bytes(sum, (uint64_t)live->bytes), (long long)live->bytes,
+                     (long long)peak->peak_bytes);
+    if (live->impossible)
+        up_emit_note(emitter, "%lld of the tensors alive there have negative sizes, counted as 0",
+                     (long long)live->impossible);
+}
+
+/* --- What -------------------------------------------------------------------------------------- */
+
+static const struct up_column category_columns[] = {{"category", "category", false, 16, NAME_WIDTH},
+                                                    {"bytes", "bytes", true, 10, 0},
+                                                    {"share", "share", true, 6, 0},
+                                                    {"tensors", "tensors", true, 7, 0},
+                                                    {"bar", "", false, 0, 0}};
+
+static void emit_categories(struct up_emitter *emitter, const struct up_live_groups *categories,
+                            int64_t whole)
+{
+    up_emit_table_begin(emitter, "categories", category_columns, UP_COUNT(category_columns));
+    for (int64_t i = 0; i < categories->count; i++) {
+        const struct up_live_group *group = &categories->items[i];
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "category", NULL, group->name);
+        up_emit_bytes(emitter, "bytes", NULL, group->bytes);
+        up_emit_share(emitter, "share", NULL, share_of(group->bytes, whole));
+        up_emit_integer(emitter, "tensors", NULL, group->count);
+        up_emit_bar(emitter, "bar", share_of(group->bytes, whole), BAR_WIDTH);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
+}
+
+// `sign` goes before the item in the text: '=' for sums, '+' for parts.
+static void emit_item(struct up_emitter *emitter, char sign, const char *item, int64_t bytes)
+{
+    char text[UP_META_TEXT];
+    snprintf(text, sizeof text, "%c %s", sign, item);
+    up_emit_row_begin(emitter);
+    up_emit_text(emitter, "item", NULL, item);
+    up_emit_cell(emitter, "item", text);
+    up_emit_bytes(emitter, "bytes", NULL, bytes);
+    up_emit_row_end(emitter);
+}
+
+/* The first line is the sum of the categories, the last that of the lines before it. */
+static void emit_reconciliation(struct up_emitter *emitter, const struct up_reconciliation *sums)
+{
+    static const struct up_column columns[] = {{"item", "", false, 16, NAME_WIDTH},
+                                               {"bytes", "", true, 10, 0}};
+    up_emit_table_begin(emitter, "reconciliation", columns, UP_COUNT(columns));
+    emit_item(emitter, '=', "categories", sums->categories_bytes);
+    emit_item(emitter, '+', "arena slack", sums->slack_bytes);
+    if (sums->device_used_bytes == UP_NONE) {
+        emit_item(emitter, '=', "arena in use", up_sum(sums->categories_bytes, sums->slack_bytes));
+    } else {
+        if (sums->free_bytes) emit_item(emitter, '+', "arena free", sums->free_bytes);
+        for (int64_t i = 0; i < sums->library_count; i++)
+            emit_item(emitter, '+', sums->libraries[i].owner, sums->libraries[i].bytes);
+        if (sums->before_bytes) emit_item(emitter, '+', "before the run", sums->before_bytes);
+        emit_item(emitter, '+', "unattributed", sums->unattributed_bytes);
+        emit_item(emitter, '=', "device used", sums->device_used_bytes);
+    }
+    up_emit_table_end(emitter);
+}
+
+static void emit_tensor(struct up_emitter *emitter, const struct up_live_tensor *tensor,
+                        int64_t whole)
+{
+    char shape[UP_META_TEXT], since[UP_META_TEXT];
+    snprintf(shape, sizeof shape, "%s %s", tensor->dtype, tensor->shape);
+    if (tensor->step == UP_NONE)
+        snprintf(since, sizeof since, "%s", tensor->phase);
+    else
+        snprintf(since, sizeof since, "step %lld %s", (long long)tensor->step, tensor->phase);
+    up_emit_row_begin(emitter);
+    up_emit_text(emitter, "name", NULL, tensor->name);
+    up_emit_text(emitter, "category", NULL, tensor->category);
+    up_emit_text(emitter, "dtype", NULL, tensor->dtype);
+    up_emit_text(emitter, "shape", NULL, tensor->shape);
+    up_emit_cell(emitter, "shape", shape);
+    up_emit_bytes(emitter, "bytes", NULL, tensor->bytes);
+    up_emit_share(emitter, "share", NULL, share_of(tensor->bytes, whole));
+    up_emit_cell(emitter, "since", since);
+    up_emit_known(emitter, "step", NULL, tensor->step);
+    up_emit_text(emitter, "phase", NULL, tensor->phase);
+    up_emit_known(emitter, "layer", NULL, tensor->layer);
+    up_emit_integer(emitter, "reserved_bytes", NULL, tensor->reserved_bytes);
+    up_emit_integer(emitter, "alloc_seq", NULL, tensor->alloc_seq);
+    up_emit_integer(emitter, "id", NULL, tensor->id);
+    up_emit_integer(emitter, "storage_id", NULL, tensor->storage_id);
+    up_emit_integer(emitter, "names", NULL, tensor->names);
+    up_emit_row_end(emitter);
+}
+
+static void emit_largest(struct up_emitter *emitter, const struct up_live *live, int64_t limit)
+{
+    static const struct up_column columns[] = {{"name", "largest tensors", false, 16, NAME_WIDTH},
+                                               {"bytes", "bytes", true, 10, 0},
+                                               {"share", "share", true, 6, 0},
+                                               {"category", "category", false, 0, 12},
+                                               {"shape", "shape", false, 0, 20},
+                                               {"since", "since", false, 0, 16}};
+    int64_t count = limit ? up_min(limit, live->count) : live->count;
+    up_emit_table_begin(emitter, "largest", columns, UP_COUNT(columns));
+    for (int64_t i = 0; i < count; i++) emit_tensor(emitter, &live->tensors[i], live->bytes);
+    up_emit_table_end(emitter);
+}
+
+/* Tensors that differ by layer or index alone, together; none where each is the only one of its kind,
+ * since the table would repeat the one before. */
+static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
+                       const struct up_live_groups *kinds, int64_t limit)
+{
+    static const struct up_column columns[] = {{"kind", "by kind", false, 16, 40},
+                                               {"bytes", "bytes", true, 10, 0},
+                                               {"share", "share", true, 6, 0},
+                                               {"category", "category", false, 0, 12},
+                                               {"tensors", "tensors", true, 0, 0}};
+    int64_t count = kinds->count < live->count ? kinds->count : 0;
+    if (limit) count = up_min(limit, count);
+    up_emit_table_begin(emitter, "kinds", columns, UP_COUNT(columns));
+    for (int64_t i = 0; i < count; i++) {
+        const struct up_live_group *kind = &kinds->items[i];
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "kind", NULL, kind->name);
+        up_emit_bytes(emitter, "bytes", NULL, kind->bytes);
+        up_emit_share(emitter, "share", NULL, share_of(kind->bytes, live->bytes));
+        up_emit_text(emitter, "category", NULL, kind->category);
+        up_emit_integer(emitter, "tensors", NULL, kind->count);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
+}
+
+static void emit_host(struct up_emitter *emitter, const struct up_breakdown *breakdown)
+{
+    const struct up_peak *peak = &breakdown->host_peak;
+    if (peak->seq == UP_NONE) return;
+    up_emit_object_begin(emitter, "host");
+    up_emit_heading_begin(emitter);
+    up_emit_bytes(emitter, "peak_bytes", "Host memory {} at its own peak", peak->peak_bytes);
+    up_emit_known(emitter, "rank", "rank {}", peak->rank);
+    up_emit_known(emitter, "step", "step {}", peak->step);
+    up_emit_known(emitter, "peak_seq", "seq {}", peak->seq);
+    up_emit_line_end(emitter);
+    emit_categories(emitter, &breakdown->host_categories, breakdown->host.bytes);
+    up_emit_object_end(emitter);
+}
+
+void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
+                          int64_t limit, int64_t kinds)
+{
+    if (breakdown->peak.rank == UP_NONE) {
+        up_emit_note(emitter, "no tensor has been recorded: there is no peak to explain");
+        return;
+    }
+    emit_peak(emitter, &breakdown->peak, &breakdown->place);
+    note_peak(emitter, breakdown);
+    emit_categories(emitter, &breakdown->categories, breakdown->live.bytes);
+    emit_reconciliation(emitter, &breakdown->sums);
+    emit_largest(emitter, &breakdown->live, limit);
+    emit_kinds(emitter, &breakdown->live, &breakdown->kinds, kinds);
+    emit_host(emitter, breakdown);
+}

@@ -1,0 +1,11 @@
+#include "device/device.h"
+
+const char *const up_device_kind_names[UP_DEVICE_KIND_COUNT] = {"cpu", "cuda", "dry"};
+
+const char *const up_cost_class_names[UP_COST_CLASS_COUNT] = {
+    "matmul", "attention_forward", "attention_backward", "pointwise"};
+
+void up_device_destroy(struct up_device *device)
+{
+    if (device) device->ops->destroy(device);
+}

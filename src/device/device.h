@@ -1,0 +1,114 @@
+/* A device: memory, streams, events and a clock. Three kinds implement it:
+ *
+ *   cpu   host memory, work runs at once on the caller's thread; in its stream test mode ("chaos")
+ *         every stream is a thread with random delays, and freed bytes are poisoned
+ *   cuda  (not here yet)
+ *   dry   no memory and no arithmetic: a clock per stream, advanced by a cost model
+ *
+ * Nothing else in upipe knows which one it runs on; only files below src/device/ ask the system for
+ * tensor memory. To add a kind: fill a `struct up_device_ops`, and give the operations of src/ops an
+ * implementation column.
+ *
+ * A device serves one rank and is used from that rank's thread alone.
+ */
+#ifndef UP_DEVICE_DEVICE_H
+#define UP_DEVICE_DEVICE_H
+
+#include "base/base.h"
+#include "trace/names.h"
+
+enum up_device_kind { UP_DEVICE_CPU, UP_DEVICE_CUDA, UP_DEVICE_DRY, UP_DEVICE_KIND_COUNT };
+extern const char *const up_device_kind_names[UP_DEVICE_KIND_COUNT];
+
+/* A moment in a stream: all work given to it before the ticket was drawn. {stream, 0} is long past. */
+struct up_moment {
+    enum up_stream stream;
+    uint64_t ticket;
+};
+
+/* What a piece of work costs, for the dry device's clock and the report. */
+enum up_cost_class {
+    UP_COST_MATMUL,
+    UP_COST_ATTENTION_FORWARD,
+    UP_COST_ATTENTION_BACKWARD,
+    UP_COST_POINTWISE, // bound by memory
+    UP_COST_CLASS_COUNT
+};
+extern const char *const up_cost_class_names[UP_COST_CLASS_COUNT];
+
+struct up_cost {
+    enum up_cost_class class;
+    double flops;
+    double bytes; // read and written
+};
+
+/* What a machine can do. 0 means unknown for capacities. Read from trainer/machines/NAME.json. */
+struct up_machine {
+    char name[64];
+    int64_t device_bytes, host_bytes;     // per device; per node
+    double flops[UP_COST_CLASS_COUNT];    // FLOP/s per class; POINTWISE unused
+    double memory_bytes_per_s;            // device memory
+    double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
+    double launch_s;                      // least time of one piece of work
+};
+
+struct up_device;
+
+/* The interval in which work ran, nanoseconds of the device's clock; where it is not known when the
+ * work is given (chaos, cuda) both are the time it was given. */
+struct up_interval {
+    int64_t begin_ns, end_ns;
+};
+
+struct up_device_ops {
+    /* An address range for an arena, usable at once or as the allocator first touches it. The range
+     * is never NULL; on dry it may not be dereferenced. Released with the same figures. */
+    enum up_status (*reserve)(struct up_device *device, enum up_space space, int64_t bytes,
+                              void **base, struct up_error *err);
+    void (*release)(struct up_device *device, enum up_space space, void *base, int64_t bytes);
+
+    /* Runs `run(args)` on the stream, after all that the stream was given before. `args` is copied. */
+    struct up_interval (*launch)(struct up_device *device, enum up_stream stream,
+                                 void (*run)(const void *args), const void *args, size_t size,
+                                 const struct up_cost *cost);
+
+    /* Copies between or within spaces, on the stream. Ranges do not overlap. */
+    struct up_interval (*copy)(struct up_device *device, enum up_stream stream, void *to,
+                               enum up_space to_space, const void *from, enum up_space from_space,
+                               int64_t bytes);
+
+    /* The present end of a stream, and making another stream (or the host) wait for such a moment. */
+    struct up_moment (*now_in)(struct up_device *device, enum up_stream stream);
+    void (*wait)(struct up_device *device, enum up_stream stream, struct up_moment moment);
+    void (*synchronize)(struct up_device *device, struct up_moment moment);
+
+    /* (optional) The bytes are given up at this point of the stream: chaos poisons them. NULL: nothing
+     * is done. */
+    void (*discard)(struct up_device *device, enum up_stream stream, void *at, int64_t bytes);
+
+    /* Nanoseconds since the device was made, as the host sees it. */
+    int64_t (*clock_ns)(struct up_device *device);
+
+    void (*destroy)(struct up_device *device);
+};
+
+/* The public part; each kind has its own struct with this first. */
+struct up_device {
+    const struct up_device_ops *ops;
+    enum up_device_kind kind;  // what it is
+    enum up_device_kind as;    // what it stands for: differs on dry only
+    int64_t capacity[UP_SPACE_COUNT]; // bytes that an arena may grow to; 2^60 where unbounded
+    char name[128];            // "Intel Xeon ...", "dry cuda on generic"
+};
+
+/* `threads`: 0 for all cores. `chaos_seed` 0 runs work at once; other seeds are the stream test mode.
+ * NULL and *err on failure. Free with up_device_destroy. */
+struct up_device *up_device_cpu_create(int threads, uint64_t chaos_seed, struct up_error *err);
+
+/* `machine` is copied. */
+struct up_device *up_device_dry_create(enum up_device_kind as, const struct up_machine *machine,
+                                       struct up_error *err);
+
+void up_device_destroy(struct up_device *device); // NULL is fine; waits for its streams
+
+#endif

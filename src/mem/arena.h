@@ -1,0 +1,33 @@
+/* Offsets in one address range: best fit with coalescing. Knows streams (bytes freed on one stream and
+ * taken on another must be waited for) but no memory: it serves dry runs as well. */
+#ifndef UP_MEM_ARENA_H
+#define UP_MEM_ARENA_H
+
+#include "device/device.h"
+
+enum { UP_ARENA_ALIGN = 256 }; // bytes; what cuBLAS and cuDNN like
+
+struct up_arena;
+
+/* A stretch of the range, taken or free. While free, ticket[s] is the moment of stream s after which
+ * its bytes are no longer used there (0: never were). */
+struct up_block {
+    int64_t offset, bytes;
+    bool taken;
+    uint64_t ticket[UP_STREAM_COUNT];
+    struct up_block *before, *after; // by offset
+};
+
+struct up_arena *up_arena_create(int64_t capacity); // NULL when memory is short
+void up_arena_destroy(struct up_arena *arena);      // NULL is fine
+
+/* The smallest free stretch that holds `bytes` (the first of equals), cut to size rounded up to
+ * UP_ARENA_ALIGN. Its tickets say what the taker has to wait for. NULL: none is large enough. */
+struct up_block *up_arena_take(struct up_arena *arena, int64_t bytes);
+
+/* Gives the block back, last used at `moment`. */
+void up_arena_give(struct up_arena *arena, struct up_block *block, struct up_moment moment);
+
+int64_t up_arena_largest_free(const struct up_arena *arena);
+
+#endif

@@ -1,0 +1,132 @@
+#include "model/config.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum up_checkpoint up_config_checkpoint(const struct up_config *config, int64_t layer)
+{
+    bool plain_block = config->checkpoint == UP_CHECKPOINT_ATTN &&
+                       layer < config->model.layers - config->attn_layers;
+    return plain_block ? UP_CHECKPOINT_BLOCK : config->checkpoint;
+}
+
+int64_t up_config_tokens(const struct up_config *config, int64_t cp_rank)
+{
+    return config->seq / config->cp + (cp_rank < config->seq % config->cp);
+}
+
+int64_t up_config_first_token(const struct up_config *config, int64_t cp_rank)
+{
+    return config->seq / config->cp * cp_rank + up_min(cp_rank, config->seq % config->cp);
+}
+
+int64_t up_config_stage_heads(const struct up_config *config)
+{
+    return config->upipe ? config->upipe : config->model.heads;
+}
+
+int64_t up_config_stages(const struct up_config *config)
+{
+    return config->model.heads / up_config_stage_heads(config);
+}
+
+int64_t up_config_rank_stage_heads(const struct up_config *config)
+{
+    return up_config_stage_heads(config) / config->cp;
+}
+
+struct up_heads up_config_query_heads(const struct up_config *config, int64_t cp_rank,
+                                      int64_t stage)
+{
+    int64_t count = up_config_rank_stage_heads(config);
+    return (struct up_heads){config->model.heads / config->cp * cp_rank + count * stage, count};
+}
+
+struct up_heads up_config_kv_heads(const struct up_config *config, int64_t cp_rank, int64_t stage)
+{
+    struct up_heads query = up_config_query_heads(config, cp_rank, stage);
+    int64_t group = config->model.heads / config->model.kv_heads;
+    int64_t first = query.first / group;
+    return (struct up_heads){first, (query.first + query.count - 1) / group - first + 1};
+}
+
+bool up_config_kv_changes(const struct up_config *config, int64_t stage)
+{
+    for (int64_t r = 0; r < config->cp; r++) {
+        struct up_heads now = up_config_kv_heads(config, r, stage);
+        if (stage == 0) return true;
+        struct up_heads before = up_config_kv_heads(config, r, stage - 1);
+        if (now.first != before.first || now.count != before.count) return true;
+    }
+    return false;
+}
+
+static enum up_status check_sizes(const struct up_config *config, struct up_error *err)
+{
+    // Every tensor of the step is at most tokens x widest row x 8 bytes: kept below 2^62.
+    const struct up_model *m = &config->model;
+    int64_t widest = up_max(up_max(m->vocab, m->ff), up_max(m->hidden, m->heads * m->head_dim));
+    int64_t most = ((int64_t)1 << 58) / widest;
+    if (config->seq > most || config->batch > most / config->seq)
+        return up_fail(err, UP_USAGE,
+                       "--seq, --batch: %lld x %lld tokens are too many: expected at most %lld",
+                       (long long)config->seq, (long long)config->batch, (long long)most);
+    return UP_OK;
+}
+
+enum up_status up_config_check(const struct up_config *config, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    int64_t heads = config->model.heads;
+    UP_TRY(check_sizes(config, err));
+    if (config->upipe && heads % config->upipe) {
+        int64_t below = config->upipe, above = config->upipe;
+        if (above > heads) below = above = heads;
+        while (heads % below) below--;
+        while (heads % above) above++;
+        UP_TRY(up_fail(err, UP_USAGE,
+                       "--upipe: %lld does not divide the model's %lld query heads: the nearest that "
+                       "do are %lld and %lld",
+                       (long long)config->upipe, (long long)heads, (long long)below,
+                       (long long)above));
+    }
+out:
+    return rc;
+}
+
+static json_t *model_json(const struct up_model *m)
+{
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "family", m->family, "layers",
+                     (json_int_t)m->layers, "hidden", (json_int_t)m->hidden, "ff", (json_int_t)m->ff,
+                     "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
+                     (json_int_t)m->head_dim, "vocab", (json_int_t)m->vocab, "qk_norm", m->qk_norm,
+                     "tied", m->tied);
+}
+
+char *up_config_json(const struct up_config *config)
+{
+    static const char *const checkpoints[] = {"none", "block", "attn"};
+    json_t *root = json_pack(
+        "{s:o,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:I}", "model",
+        model_json(&config->model), "as", up_device_kind_names[config->as], "dtype",
+        up_dtype_names[config->dtype], "seq", (json_int_t)config->seq, "batch",
+        (json_int_t)config->batch, "accum", (json_int_t)config->accum, "cp", (json_int_t)config->cp,
+        "dp", (json_int_t)config->dp, "checkpoint", checkpoints[config->checkpoint], "attn_layers",
+        (json_int_t)(config->checkpoint == UP_CHECKPOINT_ATTN ? config->attn_layers : 0), "tile_mlp",
+        (json_int_t)config->tile_mlp, "tile_loss", (json_int_t)config->tile_loss, "tile_attn",
+        (json_int_t)config->tile_attn, "upipe", (json_int_t)up_config_stage_heads(config));
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_decref(root);
+    return text;
+}
+
+void up_config_hash(const struct up_config *config, char out[17])
+{
+    char *text = up_config_json(config);
+    uint64_t hash = 0;
+    for (const char *c = text ? text : ""; *c; c++) hash = up_hash64(hash ^ (unsigned char)*c);
+    snprintf(out, 17, "%016llx", (unsigned long long)hash);
+    free(text);
+}

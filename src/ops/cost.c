@@ -1,0 +1,175 @@
+/* What operations cost, for the dry device's clock and the report, and what scratch they need: both
+ * pure functions of shapes. */
+#include "ops/cpu/attention_lanes_impl.h"
+#include "ops/ops_impl.h"
+
+/* `reads_and_writes` elements of `dtype`, each moved once. */
+static struct up_cost pointwise(double reads_and_writes, enum up_dtype dtype)
+{
+    return (struct up_cost){.class = UP_COST_POINTWISE,
+                            .bytes = reads_and_writes * up_dtype_bytes[dtype]};
+}
+
+static struct up_cost add_bytes(struct up_cost cost, double bytes)
+{
+    cost.bytes += bytes;
+    return cost;
+}
+
+struct up_cost up_cost_matmul(const struct up_matmul_args *a)
+{
+    double m = (double)a->m, n = (double)a->n, k = (double)a->k;
+    return (struct up_cost){
+        .class = UP_COST_MATMUL,
+        .flops = 2 * m * n * k,
+        .bytes = (m * k + k * n) * up_dtype_bytes[a->dtype] +
+                 m * n * up_dtype_bytes[a->c_dtype] * (a->beta == 0 ? 1 : 2),
+    };
+}
+
+struct up_cost up_cost_embed_forward(const struct up_embed_forward_args *a)
+{
+    double rows = (double)a->rows;
+    return add_bytes(pointwise(2 * rows * (double)a->width, a->dtype), 4 * rows);
+}
+
+/* The rows of the table are read and written in fp32. */
+struct up_cost up_cost_embed_backward(const struct up_embed_backward_args *a)
+{
+    double elements = (double)a->rows * (double)a->width;
+    return add_bytes(pointwise(elements, a->dtype), 8 * elements + 4 * (double)a->rows);
+}
+
+struct up_cost up_cost_rmsnorm_forward(const struct up_rmsnorm_forward_args *a)
+{
+    double width = (double)a->width;
+    return pointwise(2 * (double)a->rows * width + width, a->dtype);
+}
+
+struct up_cost up_cost_rmsnorm_backward(const struct up_rmsnorm_backward_args *a)
+{
+    double width = (double)a->width;
+    double passes = a->accumulate ? 4 : 3;
+    return add_bytes(pointwise(passes * (double)a->rows * width + width, a->dtype), 8 * width);
+}
+
+struct up_cost up_cost_rope(const struct up_rope_args *a)
+{
+    return pointwise(2 * (double)a->rows * (double)a->heads * (double)a->head_dim, a->dtype);
+}
+
+struct up_cost up_cost_rope_backward(const struct up_rope_backward_args *a)
+{
+    double passes = a->weight ? 3 : 2;
+    return pointwise(passes * (double)a->rows * (double)a->heads * (double)a->head_dim, a->dtype);
+}
+
+/* Elements of a tensor of `heads` heads, and bytes of a statistic per query row. */
+static double head_elements(const struct up_attention_shape *s, int64_t heads)
+{
+    return (double)s->batch * (double)s->seq * (double)heads * (double)s->head_dim;
+}
+
+static double statistic_bytes(const struct up_attention_shape *s)
+{
+    return 4 * (double)s->batch * (double)s->heads * (double)s->seq;
+}
+
+/* Two products over the half of [seq, seq] that is not masked. */
+static double forward_flops(const struct up_attention_shape *s)
+{
+    return 2 * 2 * head_elements(s, s->heads) * (double)s->seq / 2;
+}
+
+struct up_cost up_cost_attention_forward(const struct up_attention_forward_args *a)
+{
+    const struct up_attention_shape *s = &a->shape;
+    double elements = 2 * head_elements(s, s->heads) + 2 * head_elements(s, s->kv_heads);
+    return (struct up_cost){
+        .class = UP_COST_ATTENTION_FORWARD,
+        .flops = forward_flops(s),
+        .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
+    };
+}
+
+/* Five products for forward's two. */
+struct up_cost up_cost_attention_backward(const struct up_attention_backward_args *a)
+{
+    const struct up_attention_shape *s = &a->shape;
+    double kv_passes = a->accumulate ? 6 : 4;
+    double elements = 4 * head_elements(s, s->heads) + kv_passes * head_elements(s, s->kv_heads);
+    return (struct up_cost){
+        .class = UP_COST_ATTENTION_BACKWARD,
+        .flops = 2.5 * forward_flops(s),
+        .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
+    };
+}
+
+struct up_cost up_cost_swiglu_forward(const struct up_swiglu_forward_args *a)
+{
+    return pointwise(3 * (double)a->count, a->dtype);
+}
+
+struct up_cost up_cost_swiglu_backward(const struct up_swiglu_backward_args *a)
+{
+    return pointwise(5 * (double)a->count, a->dtype);
+}
+
+struct up_cost up_cost_cross_entropy(const struct up_cross_entropy_args *a)
+{
+    double rows = (double)a->rows;
+    return add_bytes(pointwise(2 * rows * (double)a->vocab, a->dtype), 4 * rows);
+}
+
+struct up_cost up_cost_fill(const struct up_fill_args *a)
+{
+    return pointwise((double)a->bytes, UP_U8);
+}
+
+struct up_cost up_cost_cast(const struct up_cast_args *a)
+{
+    return add_bytes(pointwise((double)a->count, a->from),
+                     (double)a->count * up_dtype_bytes[a->to]);
+}
+
+struct up_cost up_cost_sum_squares(const struct up_sum_squares_args *a)
+{
+    return pointwise((double)a->count, UP_F32);
+}
+
+/* Weight, m and v are read and written, the gradient is read. */
+struct up_cost up_cost_adamw(const struct up_adamw_args *a)
+{
+    return pointwise(7 * (double)a->count, UP_F32);
+}
+
+static int64_t round_up(int64_t bytes)
+{
+    return up_ceil_div(bytes, 256) * 256;
+}
+
+/* The row dots of do and o, and the copies of blocks of do (attention_lanes_impl.h). */
+static int64_t cpu_attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                                     int64_t head_dim)
+{
+    struct up_attention_lanes lanes = up_attention_lanes(batch, seq, kv_heads);
+    int64_t copies = lanes.units * lanes.window * up_attention_lane_floats(seq, head_dim);
+    return (batch * heads * seq + copies) * (int64_t)sizeof(float);
+}
+
+/* cuDNN's: an fp32 accumulator of dq, the softmax sums, the plan's workspace, and with shared KV
+ * heads dk and dv of each query head in bf16. Batch rows are handled one at a time. */
+static int64_t cuda_attention_scratch(int64_t seq, int64_t heads, int64_t kv_heads,
+                                      int64_t head_dim)
+{
+    int64_t elements = heads * seq * head_dim;
+    int64_t workspace = 256 + (heads != kv_heads ? 2 * 2 * elements : 0);
+    return round_up(4 * elements) + round_up(4 * heads * seq) + round_up(workspace);
+}
+
+int64_t up_scratch_attention_backward(enum up_device_kind kind, int64_t batch, int64_t seq,
+                                      int64_t heads, int64_t kv_heads, int64_t head_dim)
+{
+    if (kind == UP_DEVICE_CUDA) return cuda_attention_scratch(seq, heads, kv_heads, head_dim);
+    return cpu_attention_scratch(batch, seq, heads, kv_heads, head_dim);
+}

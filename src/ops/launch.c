@@ -1,0 +1,39 @@
+/* The launchers, and the table of implementations per device kind. */
+#include "ops/ops_impl.h"
+
+#define UP_OP(name)                                                                                \
+    static struct up_cost cost_##name(const void *args) { return up_cost_##name(args); }
+#include "ops/ops.def"
+#undef UP_OP
+
+enum op {
+#define UP_OP(name) OP_##name,
+#include "ops/ops.def"
+#undef UP_OP
+};
+
+static const struct {
+    const char *name;
+    void (*cpu)(const void *args);
+    struct up_cost (*cost)(const void *args);
+} table[] = {
+#define UP_OP(name) [OP_##name] = {#name, up_cpu_##name, cost_##name},
+#include "ops/ops.def"
+#undef UP_OP
+};
+
+static void launch(struct up_rank *rank, enum up_stream stream, enum op op, const void *args,
+                   size_t size)
+{
+    if (up_rank_failed(rank)) return;
+    up_launch(rank, stream, table[op].name, table[op].cpu, args, size, table[op].cost(args));
+}
+
+#define UP_OP(name)                                                                                \
+    void up_op_##name(struct up_rank *rank, enum up_stream stream,                                 \
+                      const struct up_##name##_args *args)                                         \
+    {                                                                                              \
+        launch(rank, stream, OP_##name, args, sizeof *args);                                       \
+    }
+#include "ops/ops.def"
+#undef UP_OP

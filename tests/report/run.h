@@ -1,0 +1,56 @@
+/* Runs upipe-report as a user does, in a folder of the test's own. */
+#ifndef UP_TESTS_REPORT_RUN_H
+#define UP_TESTS_REPORT_RUN_H
+
+#include "tests/report/fixture.h"
+
+#include <sys/wait.h>
+
+struct outcome {
+    int status;
+    char *out, *err; // owned
+};
+
+// Makes a folder, goes there, and returns its name (to be freed after folder_remove).
+static inline char *folder_enter(void)
+{
+    char *name = strdup("/tmp/upipe-report-XXXXXX");
+    assert_non_null(mkdtemp(name));
+    assert_int_equal(chdir(name), 0);
+    return name;
+}
+
+static inline void folder_remove(char *name)
+{
+    char command[128];
+    assert_int_equal(chdir("/"), 0);
+    snprintf(command, sizeof command, "rm -r '%s'", name);
+    assert_int_equal(system(command), 0);
+    free(name);
+}
+
+/* `settings` stands before the program (environment), `words` after it. */
+static inline struct outcome report(const char *settings, const char *words)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "env -u NO_COLOR %s '%s/upipe-report' %s >out.txt 2>err.txt",
+             settings, UP_TEST_BUILD, words);
+    int status = system(command);
+    assert_true(WIFEXITED(status));
+    return (struct outcome){WEXITSTATUS(status), fixture_read("out.txt"), fixture_read("err.txt")};
+}
+
+static inline void outcome_release(struct outcome *outcome)
+{
+    free(outcome->out);
+    free(outcome->err);
+}
+
+static inline int count_lines(const char *text)
+{
+    int lines = 0;
+    for (; *text; text++) lines += *text == '\n';
+    return lines;
+}
+
+#endif

@@ -1,0 +1,126 @@
+#include "trainer/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BAR_WIDTH = 30 };
+static const int64_t bar_after_ns = 1000000000, bar_every_ns = 200000000;
+
+// "step 3 [#####.....] 45%  1 min 20 s left", over itself.
+static void tell_progress(struct up_progress *progress, double done, double all)
+{
+    struct up_log *log = (struct up_log *)progress;
+    int64_t now = up_clock_ns();
+    char left[UP_UNITS_TEXT], bar[BAR_WIDTH + 1];
+    if (!log->bar || now - log->step_begin_ns < bar_after_ns || now - log->shown_ns < bar_every_ns)
+        return;
+    log->shown_ns = now;
+    double seconds = (double)(now - log->step_begin_ns) / 1e9;
+    int filled = (int)(BAR_WIDTH * done / all);
+    for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < filled ? '#' : '.';
+    bar[BAR_WIDTH] = 0;
+    fprintf(stderr, "\r\033[Kstep %lld [%s] %3.0f%%  %s left", (long long)log->step, bar,
+            100 * done / all, up_format_seconds(left, seconds * (all - done) / done));
+    fflush(stderr);
+}
+
+enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
+                           struct up_error *err)
+{
+    *log = (struct up_log){.progress = {tell_progress},
+                           .steps = steps,
+                           .dry = dry,
+                           .bar = isatty(STDERR_FILENO),
+                           .json_fd = -1,
+                           .json_path = json_path};
+    if (!json_path) return UP_OK;
+    log->json_created = access(json_path, F_OK) != 0;
+    log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (log->json_fd >= 0) return UP_OK;
+    return up_fail(err, UP_USAGE, "--json-log %s: expected a file that can be written: %s", json_path,
+                   strerror(errno));
+}
+
+enum up_status up_log_start(struct up_log *log, struct up_error *err)
+{
+    // What is no regular file (a pipe, /dev/stdout) cannot be emptied, and need not be.
+    if (log->json_fd < 0 || !ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
+    return up_fail(err, UP_USAGE, "--json-log %s: %s", log->json_path, strerror(errno));
+}
+
+void up_log_cancel(struct up_log *log)
+{
+    if (log->json_created && log->json_fd >= 0) unlink(log->json_path);
+}
+
+void up_log_release(struct up_log *log)
+{
+    if (log->json_fd >= 0) close(log->json_fd);
+    log->json_fd = -1;
+}
+
+void up_log_step_begin(struct up_log *log, int64_t step)
+{
+    log->step = step;
+    log->step_begin_ns = up_clock_ns();
+}
+
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static enum up_status write_all(struct up_log *log, const char *text, struct up_error *err)
+{
+    for (size_t left = strlen(text); left;) {
+        ssize_t written = write(log->json_fd, text, left);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0)
+            return up_fail(err, UP_FAILED, "--json-log %s: %s", log->json_path, strerror(errno));
+        text += written;
+        left -= (size_t)written;
+    }
+    return UP_OK;
+}
+
+static enum up_status write_json(struct up_log *log, const struct up_step_log *step,
+                                 struct up_error *err)
+{
+    json_t *root = json_pack("{s:I,s:o,s:o,s:I,s:o,s:o,s:I}", "step", (json_int_t)step->step, "loss",
+                             number(step->loss), "grad_norm", number(step->grad_norm), "tokens",
+                             (json_int_t)step->tokens, "tokens_per_s",
+                             number((double)step->tokens / step->seconds), "seconds",
+                             number(step->seconds), "peak_bytes", (json_int_t)step->peak_bytes);
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    enum up_status rc = UP_OK;
+    json_decref(root);
+    if (!text) return up_fail(err, UP_FAILED, "out of host memory");
+    size_t length = strlen(text);
+    char *line = realloc(text, length + 2);
+    if (line) {
+        strcpy(line + length, "\n");
+        rc = write_all(log, line, err);
+    }
+    free(line ? line : text);
+    return line ? rc : up_fail(err, UP_FAILED, "out of host memory");
+}
+
+enum up_status up_log_step_end(struct up_log *log, const struct up_step_log *step,
+                               struct up_error *err)
+{
+    char peak[UP_UNITS_TEXT], time[UP_UNITS_TEXT];
+    if (log->shown_ns > log->step_begin_ns) fputs("\r\033[K", stderr);
+    up_format_bytes(peak, (uint64_t)step->peak_bytes);
+    up_format_seconds(time, step->seconds);
+    printf("step %5lld", (long long)step->step);
+    if (log->dry)
+        printf("  forecast %s", time);
+    else
+        printf("  loss %8.4f  grad norm %8.4f", step->loss, step->grad_norm);
+    printf("  %8.0f tokens/s  peak %s\n", (double)step->tokens / step->seconds, peak);
+    fflush(stdout);
+    return log->json_fd >= 0 ? write_json(log, step, err) : UP_OK;
+}

@@ -1,0 +1,39 @@
+/* What a run says while it goes on: a line a step, a progress bar within long steps on a terminal, and
+ * a JSON object a step in --json-log. */
+#ifndef UP_TRAINER_LOG_H
+#define UP_TRAINER_LOG_H
+
+#include "trainer/step.h"
+
+struct up_step_log {
+    int64_t step;
+    double loss, grad_norm; // NaN: none
+    int64_t tokens;         // over all ranks and micro-batches
+    double seconds;
+    int64_t peak_bytes;     // rank 0
+};
+
+struct up_log {
+    struct up_progress progress; // first: the step calls it
+    int64_t steps, step, step_begin_ns, shown_ns;
+    bool dry;
+    bool bar; // stderr is a terminal
+    int json_fd;
+    bool json_created; // by this run
+    const char *json_path;
+};
+
+/* Opens `json_path` (NULL: none) without changing it yet. UP_USAGE when it cannot be written. */
+enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
+                           struct up_error *err);
+/* The run begins: an old JSON log is emptied. */
+enum up_status up_log_start(struct up_log *log, struct up_error *err);
+/* The run does not begin after all: a JSON log that this made is taken away. */
+void up_log_cancel(struct up_log *log);
+void up_log_release(struct up_log *log);
+
+void up_log_step_begin(struct up_log *log, int64_t step);
+enum up_status up_log_step_end(struct up_log *log, const struct up_step_log *step,
+                               struct up_error *err);
+
+#endif

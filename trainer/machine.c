@@ -1,0 +1,150 @@
+#include "trainer/machine.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// trainer/machines/*.json, embedded at build time; ended by a row of NULL.
+struct up_embedded {
+    const char *name, *text;
+};
+extern const struct up_embedded up_machine_files[];
+
+enum { MAX_FILE_BYTES = 1 << 20 };
+
+static const struct figure {
+    const char *name;
+    size_t field;
+    bool whole;    // int64_t, otherwise double
+    bool required;
+} figures[] = {
+#define BYTES(field) {#field, offsetof(struct up_machine, field), true, false}
+#define RATE(name, field) {name, offsetof(struct up_machine, field), false, true}
+    BYTES(device_bytes),
+    BYTES(host_bytes),
+    RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
+    RATE("attention_forward_flops_per_s", flops[UP_COST_ATTENTION_FORWARD]),
+    RATE("attention_backward_flops_per_s", flops[UP_COST_ATTENTION_BACKWARD]),
+    RATE("memory_bytes_per_s", memory_bytes_per_s),
+    RATE("to_host_bytes_per_s", to_host_bytes_per_s),
+    RATE("from_host_bytes_per_s", from_host_bytes_per_s),
+    RATE("launch_s", launch_s),
+#undef BYTES
+#undef RATE
+};
+
+static const struct figure *figure_of(const char *name)
+{
+    for (int i = 0; i < UP_COUNT(figures); i++)
+        if (!strcmp(figures[i].name, name)) return &figures[i];
+    return NULL;
+}
+
+static enum up_status read_figure(const struct figure *figure, const json_t *entry, const char *source,
+                                  struct up_machine *machine, struct up_error *err)
+{
+    const json_t *value = json_object_get(entry, "value");
+    double number = json_is_number(value) ? json_number_value(value) : -1;
+    char *field = (char *)machine + figure->field;
+    if (!json_is_string(json_object_get(entry, "source")) || !(number > 0) || !(number < 0x1p60))
+        return up_fail(err, UP_USAGE,
+                       "--machine %s: %s: expected {\"value\": a positive number, \"source\": where it "
+                       "is from}",
+                       source, figure->name);
+    if (figure->whole)
+        *(int64_t *)field = (int64_t)number;
+    else
+        *(double *)field = number;
+    return UP_OK;
+}
+
+static enum up_status read_object(json_t *root, const char *source, struct up_machine *machine,
+                                  struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const char *key, *name = json_string_value(json_object_get(root, "name"));
+    json_t *entry;
+    if (!name || !*name || strlen(name) >= sizeof machine->name)
+        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: name: expected a text of 1 to %zu bytes", source,
+                       sizeof machine->name - 1));
+    *machine = (struct up_machine){0};
+    strcpy(machine->name, name);
+    json_object_foreach(root, key, entry) {
+        const struct figure *figure = figure_of(key);
+        if (!strcmp(key, "name") || !strcmp(key, "about")) continue;
+        if (!figure)
+            UP_TRY(up_fail(err, UP_USAGE, "--machine %s: '%.60s' is not a figure of a machine", source,
+                           key));
+        UP_TRY(read_figure(figure, entry, source, machine, err));
+    }
+    for (int i = 0; i < UP_COUNT(figures); i++)
+        if (figures[i].required && !json_object_get(root, figures[i].name))
+            UP_TRY(up_fail(err, UP_USAGE, "--machine %s: %s is missing", source, figures[i].name));
+out:
+    return rc;
+}
+
+static enum up_status read_text(const char *text, size_t size, const char *source,
+                                struct up_machine *machine, struct up_error *err)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return up_fail(err, UP_USAGE, "--machine %s: expected a JSON object: line %d: %s", source,
+                       error.line, root ? "another value" : error.text);
+    }
+    enum up_status rc = read_object(root, source, machine, err);
+    json_decref(root);
+    return rc;
+}
+
+static enum up_status read_file(const char *path, struct up_machine *machine, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct stat status;
+    char *text = NULL;
+    FILE *file = fopen(path, "rbe");
+    if (!file || fstat(fileno(file), &status) || !S_ISREG(status.st_mode)) {
+        char names[512] = "";
+        for (const struct up_embedded *e = up_machine_files; e->name; e++)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
+                     e->name);
+        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: expected one of %s, or a machine file", path,
+                       names));
+    }
+    if (status.st_size > MAX_FILE_BYTES)
+        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: expected a machine file of at most 1 MiB", path));
+    text = malloc((size_t)status.st_size + 1);
+    if (!text) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    size_t size = fread(text, 1, (size_t)status.st_size, file);
+    UP_TRY(read_text(text, size, path, machine, err));
+out:
+    free(text);
+    if (file) fclose(file);
+    return rc;
+}
+
+enum up_status up_machine_find(const char *name, struct up_machine *machine, struct up_error *err)
+{
+    for (const struct up_embedded *e = up_machine_files; e->name; e++)
+        if (!strcmp(e->name, name)) return read_text(e->text, strlen(e->text), name, machine, err);
+    return read_file(name, machine, err);
+}
+
+char *up_machine_json(const struct up_machine *machine)
+{
+    json_t *root = json_pack("{s:s}", "name", machine->name);
+    for (int i = 0; root && i < UP_COUNT(figures); i++) {
+        const char *field = (const char *)machine + figures[i].field;
+        json_t *value = figures[i].whole ? json_integer(*(const int64_t *)field)
+                                         : json_real(*(const double *)field);
+        json_object_set_new(root, figures[i].name, value);
+    }
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(root);
+    return text;
+}

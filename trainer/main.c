@@ -1,0 +1,60 @@
+/* upipe-train: parse, open, run, close. */
+#include "trainer/train.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static volatile int stop_asked;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
+static void usage(FILE *out)
+{
+    fputs("usage: upipe-train [options]\n\n"
+          "Trains a transformer of the Llama or Qwen3 family on a token file, and records where its\n"
+          "memory goes (--trace; upipe-report explains it).\n",
+          out);
+    up_options_help(up_train_option_table, out);
+    fputs("\nSizes accept K, M, G and KiB, MiB, GiB (512K = 524288).\n"
+          "Exit status: 0 done, 1 failed while running, 2 options or files at fault.\n",
+          out);
+}
+
+// The command line as it is to stand in the trace, cut where it is very long.
+static void join(char *text, size_t size, int argc, char **argv)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < argc && used + 2 < size; i++) {
+        int length = snprintf(text + used, size - used, "%s%s", i ? " " : "", argv[i]);
+        used += length > 0 ? (size_t)length : 0;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct up_train_options options;
+    struct up_arguments arguments;
+    struct up_error error = {0};
+    char command[4096];
+    enum up_status rc = up_train_options_parse(&options, argc, argv, &arguments, &error);
+    if (!rc && arguments.help) {
+        usage(stdout);
+        return 0;
+    }
+    if (!rc) {
+        // A second signal ends the program at once.
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+        join(command, sizeof command, argc, argv);
+        rc = up_train(&options, command, &stop_asked, &error);
+    }
+    if (rc) fprintf(stderr, "upipe-train: %s\n", error.text);
+    return (int)rc;
+}

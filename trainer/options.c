@@ -1,0 +1,173 @@
+#include "trainer/options.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FIELD(field_) offsetof(struct up_train_options, field_)
+
+const struct up_option up_train_option_table[] = {
+    {.group = "What is trained",
+     .name = "model", .kind = UP_OPTION_TEXT, .field = FIELD(model), .fallback = "tiny",
+     .value = "NAME|DIR", .help = "preset, or Hugging Face folder with config.json and safetensors"},
+    {.name = "layers", .kind = UP_OPTION_INTEGER, .field = FIELD(layers), .value = "N", .min = 1,
+     .help = "only the first N blocks"},
+    {.name = "data", .kind = UP_OPTION_TEXT, .field = FIELD(data), .value = "FILE",
+     .help = "tokens to train on"},
+    {.name = "data-format", .kind = UP_OPTION_CHOICE, .field = FIELD(data_format),
+     .fallback = "bytes", .value = "bytes|u16|u32|i32",
+     .help = "raw bytes (vocabulary 256), or little-endian token ids; in i32, -100 is a label that does not count"},
+    {.name = "seq", .kind = UP_OPTION_SIZE, .field = FIELD(seq), .fallback = "8K", .value = "TOKENS",
+     .min = 1, .help = "tokens per sequence"},
+    {.name = "batch", .kind = UP_OPTION_SIZE, .field = FIELD(batch), .fallback = "1",
+     .value = "N", .min = 1, .max = 1 << 20, .help = "sequences per step"},
+    {.name = "steps", .kind = UP_OPTION_INTEGER, .field = FIELD(steps), .fallback = "10",
+     .value = "N", .min = 1, .max = INT32_MAX, .help = "optimizer steps"},
+    {.name = "seed", .kind = UP_OPTION_INTEGER, .field = FIELD(seed), .fallback = "0", .value = "N",
+     .help = "of the random weights of a preset"},
+
+    {.group = "Where it runs",
+     .name = "device", .kind = UP_OPTION_CHOICE, .field = FIELD(device), .fallback = "cpu",
+     .value = "cpu|dry", .help = "this machine's processor, or a forecast without memory and arithmetic"},
+    {.name = "dtype", .kind = UP_OPTION_CHOICE, .field = FIELD(dtype), .value = "fp32|bf16",
+     .help = "of activations; by default fp32 for cpu, bf16 for cuda"},
+    {.name = "as", .kind = UP_OPTION_CHOICE, .field = FIELD(as), .value = "cpu|cuda",
+     .help = "with --device dry: the kind of device to forecast; by default cuda for bf16"},
+    {.name = "machine", .kind = UP_OPTION_TEXT, .field = FIELD(machine), .fallback = "generic",
+     .value = "NAME|FILE", .help = "with --device dry: the machine to forecast"},
+    {.name = "threads", .kind = UP_OPTION_INTEGER, .field = FIELD(threads), .value = "N", .min = 1,
+     .max = 4096, .help = "with --device cpu: threads to compute with; by default one per core"},
+    {.name = "chaos", .kind = UP_OPTION_INTEGER, .field = FIELD(chaos), .value = "SEED", .min = 1,
+     .help = "with --device cpu: test mode, each stream a thread with random delays, freed bytes poisoned"},
+
+    {.group = "Memory techniques",
+     .name = "checkpoint", .kind = UP_OPTION_COUNTED, .field = FIELD(checkpoint),
+     .fallback = "none", .value = "none|block|attn[:N]",
+     .help = "what a block keeps for backward: everything, its input, or its input and attention's output (of the last N blocks)"},
+    {.name = "tile-mlp", .kind = UP_OPTION_SIZE, .field = FIELD(tile_mlp), .fallback = "off",
+     .value = "TOKENS|off", .off = "off", .min = 1, .help = "MLP and its norm over slices of the sequence"},
+    {.name = "tile-loss", .kind = UP_OPTION_SIZE, .field = FIELD(tile_loss), .fallback = "off",
+     .value = "TOKENS|off", .off = "off", .min = 1, .help = "logits, loss and their backward over slices"},
+    {.name = "tile-attn", .kind = UP_OPTION_SIZE, .field = FIELD(tile_attn), .fallback = "off",
+     .value = "TOKENS|off", .off = "off", .min = 1, .help = "attention's norm and projections over slices"},
+    {.name = "upipe", .kind = UP_OPTION_SIZE, .field = FIELD(upipe), .fallback = "off",
+     .value = "HEADS|off", .off = "off", .min = 1, .max = 1 << 20,
+     .help = "query heads per attention stage; stages use the same buffers"},
+
+    {.group = "Optimizer (AdamW)",
+     .name = "lr", .kind = UP_OPTION_REAL, .field = FIELD(lr), .fallback = "3e-4", .value = "RATE",
+     .help = "learning rate"},
+    {.name = "schedule", .kind = UP_OPTION_CHOICE, .field = FIELD(schedule), .fallback = "constant",
+     .value = "constant|cosine", .help = "of the learning rate after warm-up; cosine ends at 0"},
+    {.name = "warmup", .kind = UP_OPTION_INTEGER, .field = FIELD(warmup), .fallback = "0",
+     .value = "STEPS", .help = "steps over which the learning rate rises to its value"},
+    {.name = "beta1", .kind = UP_OPTION_REAL, .field = FIELD(beta1), .fallback = "0.9", .value = "B",
+     .real_max = 0.999999999, .help = "decay of the first moment"},
+    {.name = "beta2", .kind = UP_OPTION_REAL, .field = FIELD(beta2), .fallback = "0.95", .value = "B",
+     .real_max = 0.999999999, .help = "decay of the second moment"},
+    {.name = "eps", .kind = UP_OPTION_REAL, .field = FIELD(epsilon), .fallback = "1e-8", .value = "E",
+     .real_min_excluded = true, .help = "added to the root of the second moment"},
+    {.name = "weight-decay", .kind = UP_OPTION_REAL, .field = FIELD(decay), .fallback = "0.1",
+     .value = "D", .help = "on tensors of two or more dimensions"},
+    {.name = "clip", .kind = UP_OPTION_REAL, .field = FIELD(clip), .fallback = "1.0", .value = "NORM",
+     .help = "largest global gradient norm; 0 is off"},
+
+    {.group = "What is recorded",
+     .name = "trace", .kind = UP_OPTION_TEXT, .field = FIELD(trace), .value = "FILE",
+     .help = "record every tensor's lifetime into this SQLite database"},
+    {.name = "trace-steps", .kind = UP_OPTION_SPAN, .field = FIELD(trace_steps), .value = "A:B",
+     .help = "keep rows of steps A to B alone; by default of the first three and of those that differ from the step before"},
+    {.name = "json-log", .kind = UP_OPTION_TEXT, .field = FIELD(json_log), .value = "FILE",
+     .help = "one JSON object per step"},
+    {0}};
+
+enum up_status up_train_options_parse(struct up_train_options *options, int argc, char **argv,
+                                      struct up_arguments *arguments, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    *options = (struct up_train_options){.dtype = -1, .as = -1, .trace_steps = {-1, -1}};
+    UP_TRY(up_options_parse(up_train_option_table, options, argc, argv, arguments, err));
+    if (arguments->positional_count)
+        UP_TRY(up_fail(err, UP_USAGE, "unexpected argument '%s': everything is an option (--help)",
+                       arguments->positional[0]));
+out:
+    return rc;
+}
+
+enum up_device_kind up_train_device(const struct up_train_options *options)
+{
+    return options->device == 0 ? UP_DEVICE_CPU : UP_DEVICE_DRY;
+}
+
+// Whom the run is for and in what precision: cpu is fp32 and cuda bf16, either way round.
+static enum up_status resolve_kind(const struct up_train_options *options, struct up_config *config,
+                                   struct up_error *err)
+{
+    bool dry = up_train_device(options) == UP_DEVICE_DRY;
+    int as = options->as, dtype = options->dtype;
+    if (!dry && as > 0)
+        return up_fail(err, UP_USAGE, "--as cuda: expected --device dry beside it");
+    if (!dry) as = 0;
+    if (as < 0) as = dtype < 0 ? 1 : dtype; // fp32 and cpu are words 0, bf16 and cuda words 1
+    if (dtype < 0) dtype = as;
+    if (as != dtype)
+        return up_fail(err, UP_USAGE, "--dtype %s: the %s device computes in %s",
+                       dtype ? "bf16" : "fp32", as ? "cuda" : "cpu", as ? "bf16" : "fp32");
+    config->as = as ? UP_DEVICE_CUDA : UP_DEVICE_CPU;
+    config->dtype = dtype ? UP_BF16 : UP_F32;
+    return UP_OK;
+}
+
+static enum up_status resolve_model(const struct up_train_options *options, struct up_model *model,
+                                    bool *folder, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct stat status;
+    *folder = false;
+    if (!up_model_preset(options->model, model)) {
+        if (stat(options->model, &status) || !S_ISDIR(status.st_mode))
+            UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
+                           options->model, up_model_preset_names()));
+        UP_TRY(up_model_read_config(options->model, model, err));
+        *folder = true;
+    }
+    if (options->layers > model->layers)
+        UP_TRY(up_fail(err, UP_USAGE, "--layers %lld: %s has %lld", (long long)options->layers,
+                       options->model, (long long)model->layers));
+    if (options->layers) model->layers = options->layers;
+out:
+    return rc;
+}
+
+enum up_status up_train_options_resolve(const struct up_train_options *options,
+                                        struct up_config *config, bool *folder, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    *config = (struct up_config){.seq = options->seq,
+                                 .batch = options->batch,
+                                 .accum = 1,
+                                 .cp = 1,
+                                 .dp = 1,
+                                 .checkpoint = (enum up_checkpoint)options->checkpoint.choice,
+                                 .tile_mlp = options->tile_mlp,
+                                 .tile_loss = options->tile_loss,
+                                 .tile_attn = options->tile_attn,
+                                 .upipe = options->upipe};
+    UP_TRY(resolve_kind(options, config, err));
+    UP_TRY(resolve_model(options, &config->model, folder, err));
+    int64_t layers = config->model.layers, asked = options->checkpoint.count;
+    config->attn_layers = asked && asked < layers ? asked : layers;
+    if (up_train_device(options) == UP_DEVICE_DRY && options->chaos)
+        UP_TRY(up_fail(err, UP_USAGE, "--chaos: expected --device cpu beside it"));
+    UP_TRY(up_config_check(config, err));
+out:
+    return rc;
+}
+
+double up_train_lr(const struct up_train_options *options, int64_t step)
+{
+    int64_t warmup = options->warmup, rest = options->steps - warmup;
+    if (step < warmup) return options->lr * (double)(step + 1) / (double)warmup;
+    if (options->schedule == UP_SCHEDULE_CONSTANT || rest <= 0) return options->lr;
+    return options->lr * 0.5 * (1 + cos(M_PI * (double)(step - warmup) / (double)rest));
+}

@@ -1,0 +1,40 @@
+/* What upipe-train is told: its option table, and how options become a run config. */
+#ifndef UP_TRAINER_OPTIONS_H
+#define UP_TRAINER_OPTIONS_H
+
+#include "model/config.h"
+#include "trainer/step.h"
+
+enum up_schedule { UP_SCHEDULE_CONSTANT, UP_SCHEDULE_COSINE };
+
+struct up_train_options {
+    const char *model, *data, *trace, *json_log, *machine;
+    int64_t layers; // 0: all
+    int64_t seq, batch, steps, seed, threads, chaos;
+    int data_format, device, dtype, as; // dtype and as: -1 when not given
+    struct up_span trace_steps;         // {-1, -1} when not given
+    struct up_counted checkpoint;
+    int64_t tile_mlp, tile_loss, tile_attn, upipe;
+    double lr, beta1, beta2, epsilon, decay, clip;
+    int schedule;
+    int64_t warmup;
+};
+
+extern const struct up_option up_train_option_table[];
+
+/* Reads argv into `options`. UP_USAGE with one line. */
+enum up_status up_train_options_parse(struct up_train_options *options, int argc, char **argv,
+                                      struct up_arguments *arguments, struct up_error *err);
+
+enum up_device_kind up_train_device(const struct up_train_options *options);
+
+/* The run config that the options ask for; reads the model's shape from its folder. *folder tells
+ * whether --model names one (then its weights are to be loaded). */
+enum up_status up_train_options_resolve(const struct up_train_options *options,
+                                        struct up_config *config, bool *folder, struct up_error *err);
+
+/* The learning rate of a step, from 0: linear over the first `warmup` steps (step 0 has 1/warmup of it),
+ * then constant, or along half a cosine to 0 at the end of the run. */
+double up_train_lr(const struct up_train_options *options, int64_t step);
+
+#endif
