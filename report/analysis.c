@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- meta -------------------------------------------------------------------------------------- */
+/* --- meta --------------------------------------------------------------------------------------
+ */
 
 static void read_meta_numbers(const struct up_run *run, struct up_run_facts *facts)
 {
@@ -42,11 +43,9 @@ static void read_meta(const struct up_run *run, struct up_run_facts *facts)
         const char *key;
         char *text;
     } texts[] = {
-        {"run_id", facts->run_id},   {"config_hash", facts->config_hash},
-        {"command", facts->command}, {"model", facts->model},
-        {"device", facts->device},   {"as", facts->as},
-        {"dtype", facts->dtype},     {"started", facts->started},
-        {"outcome", facts->outcome},
+        {"run_id", facts->run_id}, {"config_hash", facts->config_hash}, {"command", facts->command},
+        {"model", facts->model},   {"device", facts->device},           {"as", facts->as},
+        {"dtype", facts->dtype},   {"started", facts->started},         {"outcome", facts->outcome},
     };
     for (int i = 0; i < UP_COUNT(texts); i++)
         up_store_meta_get(run->db, texts[i].key, texts[i].text, UP_META_TEXT);
@@ -58,14 +57,15 @@ static void read_meta(const struct up_run *run, struct up_run_facts *facts)
     read_meta_numbers(run, facts);
 }
 
-/* --- Options worth a reader's time ------------------------------------------------------------- */
+/* --- Options worth a reader's time -------------------------------------------------------------
+ */
 
 // The techniques that decide where memory goes, and the value that means a technique is not used.
 static const struct {
     const char *name, *off;
 } techniques[] = {
-    {"fsdp", "off"},       {"checkpoint", "none"}, {"offload", "none"}, {"optimizer", "device"},
-    {"tile-mlp", "off"},   {"tile-loss", "off"},   {"tile-attn", "off"}, {"upipe", "off"},
+    {"fsdp", "off"},     {"checkpoint", "none"}, {"offload", "none"},  {"optimizer", "device"},
+    {"tile-mlp", "off"}, {"tile-loss", "off"},   {"tile-attn", "off"}, {"upipe", "off"},
 };
 
 // `config` may spell tile-mlp or tile_mlp, on the top level or under "options".
@@ -75,13 +75,12 @@ static const json_t *find_option(const json_t *config, const char *name)
     snprintf(other, sizeof other, "%s", name);
     for (char *c = other; *c; c++)
         if (*c == '-') *c = '_';
-    const json_t *places[] = {config, json_object_get(config, "options")};
-    for (int i = 0; i < UP_COUNT(places); i++) {
-        const json_t *value = json_object_get(places[i], name);
-        if (!value) value = json_object_get(places[i], other);
-        if (value) return value;
-    }
-    return NULL;
+    const json_t *nested = json_object_get(config, "options");
+    const json_t *value = json_object_get(config, name);
+    if (!value) value = json_object_get(config, other);
+    if (!value) value = json_object_get(nested, name);
+    if (!value) value = json_object_get(nested, other);
+    return value;
 }
 
 static bool option_text(const json_t *value, char *text, size_t size)
@@ -125,9 +124,11 @@ out:
     up_query_close(&query);
     return rc;
 }
-_Static_assert(sizeof techniques / sizeof *techniques <= UP_FACTS_OPTIONS, "room for every technique");
+_Static_assert(sizeof techniques / sizeof *techniques <= UP_FACTS_OPTIONS,
+               "room for every technique");
 
-/* --- Steps ------------------------------------------------------------------------------------- */
+/* --- Steps -------------------------------------------------------------------------------------
+ */
 
 static int ascending(const void *a, const void *b)
 {
@@ -151,10 +152,11 @@ static enum up_status read_speed(const struct up_run *run, struct up_run_facts *
     double *seconds = NULL, *rates = NULL;
     int64_t seconds_capacity = 0, rates_capacity = 0, count = 0;
     bool row;
-    UP_TRY(up_query_open(&query, run,
-                         "SELECT (end_ns - begin_ns) * 1e-9, tokens FROM step WHERE end_ns > begin_ns"
-                         " AND rank = (SELECT min(rank) FROM step) ORDER BY step",
-                         UP_BIND_NONE, err));
+    UP_TRY(
+        up_query_open(&query, run,
+                      "SELECT (end_ns - begin_ns) * 1e-9, tokens FROM step WHERE end_ns > begin_ns"
+                      " AND rank = (SELECT min(rank) FROM step) ORDER BY step",
+                      UP_BIND_NONE, err));
     for (;; count++) {
         UP_TRY(up_query_next(&query, &row, err));
         if (!row) break;
@@ -214,7 +216,8 @@ out:
     return rc;
 }
 
-/* --- Diagnostics ------------------------------------------------------------------------------- */
+/* --- Diagnostics -------------------------------------------------------------------------------
+ */
 
 static enum up_status read_diagnostics(const struct up_run *run, struct up_run_facts *facts,
                                        struct up_error *err)

@@ -1,5 +1,5 @@
-/* The facts of a run: what it was, how far it got, how fast, and what went wrong. From `meta`, `step`
- * and `diagnostic`; the memory is breakdown.h's and replay.h's business. */
+/* The facts of a run: what it was, how far it got, how fast, and what went wrong. From `meta`,
+ * `step` and `diagnostic`; the memory is breakdown.h's and replay.h's business. */
 #ifndef UP_REPORT_ANALYSIS_H
 #define UP_REPORT_ANALYSIS_H
 
@@ -22,9 +22,9 @@ struct up_run_facts {
     // UP_NONE where meta has no such number.
     int64_t schema_version, ranks, cp, dp, seq_len, batch, accum, parameters, steps_planned,
         events_written, recorder_ns, recorder_bytes, ring_waits;
-    int64_t layers;    // with tensors of their own; UP_NONE where there are none
-    bool complete;     // the run closed its trace
-    bool dry;          // a forecast
+    int64_t layers; // with tensors of their own; UP_NONE where there are none
+    bool complete;  // the run closed its trace
+    bool dry;       // a forecast
     bool out_of_memory;
 
     struct up_run_options options; // memory techniques that are on
@@ -32,11 +32,11 @@ struct up_run_facts {
     int64_t steps_done;             // ended, on every rank
     int64_t last_begun, last_ended; // steps; UP_NONE
     double first_loss, last_loss;   // NaN where there is none
-    // Medians over the ended steps after the first (the first only where it is alone), on the lowest
-    // rank; NaN where no step has ended.
+    // Medians over the ended steps after the first (the first only where it is alone), on the
+    // lowest rank; NaN where no step has ended.
     double step_s, tokens_per_s;
 
-    int64_t diagnostics; // rows
+    int64_t diagnostics;   // rows
     char diagnostic[1024]; // the latest: of the kind out_of_memory if there is one
     char diagnostic_kind[64];
 };

@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Driver-level allocations on the device, by owner, that are held at ?2 (all, where that is negative).
+// Driver-level allocations on the device, by owner, that are held at ?2 (all, where that is
+// negative).
 static const char held_sql[] =
-    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND space = 'device'"
+    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND "
+    "space = 'device'"
     " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
     " GROUP BY owner ORDER BY 2 DESC, 1";
 

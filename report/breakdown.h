@@ -13,7 +13,7 @@ struct up_reconciliation {
     struct {
         char *owner; // owned
         int64_t bytes;
-    } *libraries; // driver-level allocations held at the peak, other than arenas
+    } * libraries; // driver-level allocations held at the peak, other than arenas
     int64_t library_count;
     int64_t before_bytes;       // on the device before the run; 0 where unknown
     int64_t device_used_bytes;  // the sample nearest to the peak; UP_NONE: the device cannot tell

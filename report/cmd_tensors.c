@@ -58,7 +58,8 @@ static const struct up_option options[] = {
 
 // ?1 rank, ?2 step, ?3 layer, ?4 seq (each UP_NONE: any), ?5 category, ?6 space (NULL: any).
 #define MATCHING                                                                                   \
-    " FROM tensor WHERE (?1 < 0 OR rank = ?1) AND (?2 < 0 OR step = ?2) AND (?3 < 0 OR layer = ?3)" \
+    " FROM tensor WHERE (?1 < 0 OR rank = ?1) AND (?2 < 0 OR step = ?2) AND (?3 < 0 OR layer = "   \
+    "?3)"                                                                                          \
     " AND (?4 < 0 OR (alloc_seq <= ?4 AND (free_seq IS NULL OR free_seq > ?4)))"                   \
     " AND (?5 IS NULL OR category = ?5) AND (?6 IS NULL OR space = ?6)"
 
@@ -125,8 +126,28 @@ out:
 }
 
 // Columns of `rows_sql`, in its order.
-enum { NAME, CATEGORY, PHASE, DTYPE, SHAPE, SPACE, STREAM, LAYER, STEP, BYTES, RESERVED, RANK,
-       ALLOC_SEQ, FREE_SEQ, ALLOC_NS, FREE_NS, ID, STORAGE, OFFSET, COLUMNS };
+enum {
+    NAME,
+    CATEGORY,
+    PHASE,
+    DTYPE,
+    SHAPE,
+    SPACE,
+    STREAM,
+    LAYER,
+    STEP,
+    BYTES,
+    RESERVED,
+    RANK,
+    ALLOC_SEQ,
+    FREE_SEQ,
+    ALLOC_NS,
+    FREE_NS,
+    ID,
+    STORAGE,
+    OFFSET,
+    COLUMNS
+};
 static const char rows_sql[] =
     "SELECT name, category, phase, dtype, shape, space, stream, layer, step, bytes, reserved_bytes,"
     " rank, alloc_seq, free_seq, alloc_ns, free_ns, id, storage_id, offset" MATCHING
@@ -154,7 +175,8 @@ static void emit_whole(const struct up_query *query, struct up_emitter *emitter,
 static void emit_lifetime(const struct up_query *query, struct up_emitter *emitter)
 {
     char life[64];
-    long long born = up_query_integer(query, ALLOC_SEQ, 0), died = up_query_integer(query, FREE_SEQ, -1);
+    long long born = up_query_integer(query, ALLOC_SEQ, 0),
+              died = up_query_integer(query, FREE_SEQ, -1);
     if (died < 0)
         snprintf(life, sizeof life, "%lld..", born);
     else
@@ -239,9 +261,8 @@ const struct up_command up_command_tensors = {
     .operands = "RUN.DB",
     .options = options,
     .options_size = sizeof(struct tensors_options),
-    .defaults = &(const struct tensors_options){.rank = UP_NONE,
-                                                .step = UP_NONE,
-                                                .layer = UP_NONE,
-                                                .alive_at = UP_NONE},
+    .defaults =
+        &(const struct tensors_options){
+            .rank = UP_NONE, .step = UP_NONE, .layer = UP_NONE, .alive_at = UP_NONE},
     .run = run_tensors,
 };

@@ -1,6 +1,6 @@
 /* timeline: the memory of one step, event by event. In order of seq, which is exact, with the time
- * beside it. Where there are more events than rows, a row is the highest of its share of them: no peak
- * is lost. */
+ * beside it. Where there are more events than rows, a row is the highest of its share of them: no
+ * peak is lost. */
 #include "report/peak.h"
 #include "report/ranges.h"
 #include "report/replay.h"
@@ -14,41 +14,41 @@ struct timeline_options {
     int space; // enum up_space
 };
 
-static const struct up_option options[] = {
-    {.name = "rank",
-     .kind = UP_OPTION_INTEGER,
-     .field = offsetof(struct timeline_options, rank),
-     .value = "R",
-     .help = "of this rank [the one with the highest peak]",
-     .group = "What to show"},
-    {.name = "step",
-     .kind = UP_OPTION_INTEGER,
-     .field = offsetof(struct timeline_options, step),
-     .value = "S",
-     .help = "of this step [the one with the highest peak]"},
-    {.name = "space",
-     .kind = UP_OPTION_CHOICE,
-     .field = offsetof(struct timeline_options, space),
-     .fallback = "device",
-     .value = "device|host",
-     .help = "which memory"},
-    {.name = "rows",
-     .kind = UP_OPTION_INTEGER,
-     .field = offsetof(struct timeline_options, rows),
-     .fallback = "40",
-     .value = "N",
-     .help = "at most so many rows",
-     .min = 1,
-     .off = "all"},
-    UP_REPORT_OPTIONS,
-    {0}};
+static const struct up_option options[] = {{.name = "rank",
+                                            .kind = UP_OPTION_INTEGER,
+                                            .field = offsetof(struct timeline_options, rank),
+                                            .value = "R",
+                                            .help = "of this rank [the one with the highest peak]",
+                                            .group = "What to show"},
+                                           {.name = "step",
+                                            .kind = UP_OPTION_INTEGER,
+                                            .field = offsetof(struct timeline_options, step),
+                                            .value = "S",
+                                            .help = "of this step [the one with the highest peak]"},
+                                           {.name = "space",
+                                            .kind = UP_OPTION_CHOICE,
+                                            .field = offsetof(struct timeline_options, space),
+                                            .fallback = "device",
+                                            .value = "device|host",
+                                            .help = "which memory"},
+                                           {.name = "rows",
+                                            .kind = UP_OPTION_INTEGER,
+                                            .field = offsetof(struct timeline_options, rows),
+                                            .fallback = "40",
+                                            .value = "N",
+                                            .help = "at most so many rows",
+                                            .min = 1,
+                                            .off = "all"},
+                                           UP_REPORT_OPTIONS,
+                                           {0}};
 
 enum { BAR_WIDTH = 36 };
 
-static const struct up_column columns[] = {
-    {"time", "time", true, 9, 0},        {"live_bytes", "alive", true, 9, 0},
-    {"bar", "", false, BAR_WIDTH, 0},    {"phase", "phase", false, 9, 10},
-    {"where", "within", false, 0, 24}};
+static const struct up_column columns[] = {{"time", "time", true, 9, 0},
+                                           {"live_bytes", "alive", true, 9, 0},
+                                           {"bar", "", false, BAR_WIDTH, 0},
+                                           {"phase", "phase", false, 9, 10},
+                                           {"where", "within", false, 0, 24}};
 
 /* What all rows share. */
 struct scale {
@@ -94,6 +94,7 @@ static enum up_status emit_points(const struct up_run *run, int64_t rank,
                                   const struct up_replay *replay, int64_t first, int64_t end,
                                   int64_t limit, struct up_emitter *emitter, struct up_error *err)
 {
+    UP_ASSERT(replay->points && end > first);
     int64_t count = end - first, rows = limit ? up_min(limit, count) : count;
     struct scale scale = {.start_ns = replay->points[first].ns,
                           .highest = up_replay_highest(replay, first, end)};

@@ -57,9 +57,13 @@ enum up_status up_emitter_print(struct up_emitter *emitter, FILE *out, struct up
     return rc;
 }
 
-/* --- Structure --------------------------------------------------------------------------------- */
+/* --- Structure ---------------------------------------------------------------------------------
+ */
 
-static json_t *top(const struct up_emitter *emitter) { return emitter->stack[emitter->depth]; }
+static json_t *top(const struct up_emitter *emitter)
+{
+    return emitter->stack[emitter->depth];
+}
 
 // Takes `value` over, in any case.
 static void set(struct up_emitter *emitter, json_t *object, const char *key, json_t *value)
@@ -109,13 +113,9 @@ void up_emit_note(struct up_emitter *emitter, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     char *clean = up_text_clean(text, emitter->style.json || emitter->style.utf8);
-    if (!clean)
-        emitter->failed = true;
-    else if (emitter->page)
-        up_page_warning(emitter->page, clean);
-    else if (json_array_append_new(json_object_get(emitter->stack[0], "notes"),
-                                   json_string(clean)) != 0)
-        emitter->failed = true;
+    if (clean && emitter->page) up_page_warning(emitter->page, clean);
+    json_t *notes = json_object_get(emitter->stack[0], "notes");
+    if (!clean || json_array_append_new(notes, json_string(clean)) != 0) emitter->failed = true;
     free(clean);
 }
 
@@ -153,7 +153,8 @@ void up_emit_row_end(struct up_emitter *emitter)
     if (!emitter->page) emitter->depth--;
 }
 
-/* --- Fields ------------------------------------------------------------------------------------ */
+/* --- Fields ------------------------------------------------------------------------------------
+ */
 
 static int column_index(const struct up_emitter *emitter, const char *key)
 {

@@ -1,13 +1,13 @@
-/* The one way a report says anything: each call makes a field of the JSON and its place in the text,
- * so that the two cannot drift.
+/* The one way a report says anything: each call makes a field of the JSON and its place in the
+ * text, so that the two cannot drift.
  *
  *   JSON   a tree of objects and arrays. Keys are run.db's column names where a value comes from a
- *          column; bytes and counts are whole numbers, reals have 17 digits, what is unknown is null.
- *   text   lines of pieces and tables of cells. A field's `form` is how a person reads it, "{}" being
- *          the value ("rank {}"); NULL leaves the field to the JSON. What is unknown is left out.
+ *          column; bytes and counts are whole numbers, reals have 17 digits, what is unknown is
+ * null. text   lines of pieces and tables of cells. A field's `form` is how a person reads it, "{}"
+ * being the value ("rank {}"); NULL leaves the field to the JSON. What is unknown is left out.
  *
- * In a row of a table a field fills the column of its key; with no such column it is in the JSON only.
- * Nothing is printed before up_emitter_print. Running out of memory is told there too.
+ * In a row of a table a field fills the column of its key; with no such column it is in the JSON
+ * only. Nothing is printed before up_emitter_print. Running out of memory is told there too.
  */
 #ifndef UP_REPORT_EMIT_H
 #define UP_REPORT_EMIT_H
@@ -30,8 +30,8 @@ void up_emitter_destroy(struct up_emitter *emitter); // NULL is fine
 void up_emit_object_begin(struct up_emitter *emitter, const char *key);
 void up_emit_object_end(struct up_emitter *emitter);
 
-/* Lines, in the text alone: their fields stand between, joined by commas. A heading has an empty line
- * before it; a line without fields does not appear. */
+/* Lines, in the text alone: their fields stand between, joined by commas. A heading has an empty
+ * line before it; a line without fields does not appear. */
 void up_emit_heading_begin(struct up_emitter *emitter);
 void up_emit_line_begin(struct up_emitter *emitter, const char *label);
 void up_emit_line_end(struct up_emitter *emitter);
@@ -58,10 +58,10 @@ void up_emit_null(struct up_emitter *emitter, const char *key);
 void up_emit_known(struct up_emitter *emitter, const char *key, const char *form, int64_t value);
 
 struct up_column {
-    const char *key;     // of the field that fills it
+    const char *key; // of the field that fills it
     const char *heading;
-    bool right;          // aligned to the right
-    int least, most;     // characters; most 0: no limit
+    bool right;      // aligned to the right
+    int least, most; // characters; most 0: no limit
 };
 
 /* An array of objects under `key`. `columns` must outlive the table. Tables do not nest. */

@@ -8,7 +8,8 @@
 static const char live_sql[] =
     "SELECT name, category, phase, dtype, shape, id, storage_id, layer, step, largest, reserved,"
     " alloc_seq, alloc_ns, names FROM ("
-    "  SELECT *, row_number() OVER (PARTITION BY storage_id ORDER BY alloc_seq DESC, id DESC) AS place,"
+    "  SELECT *, row_number() OVER (PARTITION BY storage_id ORDER BY alloc_seq DESC, id DESC) AS "
+    "place,"
     "    max(bytes) OVER storage AS largest, max(reserved_bytes) OVER storage AS reserved,"
     "    count(*) OVER storage AS names"
     "  FROM tensor WHERE rank = ?1 AND space = ?3 AND alloc_seq <= ?2"
@@ -35,7 +36,8 @@ static enum up_status read_tensor(const struct up_query *query, struct up_live_t
         .alloc_ns = up_query_integer(query, 12, 0),
         .names = up_query_integer(query, 13, 1),
     };
-    bool texts = tensor->name && tensor->category && tensor->phase && tensor->dtype && tensor->shape;
+    bool texts =
+        tensor->name && tensor->category && tensor->phase && tensor->dtype && tensor->shape;
     return texts ? UP_OK : up_no_memory(err);
 }
 
@@ -86,7 +88,8 @@ void up_live_release(struct up_live *live)
     *live = (struct up_live){0};
 }
 
-/* --- Groups ------------------------------------------------------------------------------------ */
+/* --- Groups ------------------------------------------------------------------------------------
+ */
 
 // "layers.12.attn.o.3" -> "layers.*.attn.o.*": parts of digits alone.
 static char *kind_of(const char *name)
@@ -137,7 +140,8 @@ static void merge(struct up_live_groups *groups)
 enum up_status up_live_group(const struct up_live *live, enum up_live_key key,
                              struct up_live_groups *groups, struct up_error *err)
 {
-    *groups = (struct up_live_groups){.items = calloc((size_t)live->count + 1, sizeof *groups->items)};
+    *groups =
+        (struct up_live_groups){.items = calloc((size_t)live->count + 1, sizeof *groups->items)};
     if (!groups->items) return up_no_memory(err);
     for (; groups->count < live->count; groups->count++) {
         const struct up_live_tensor *tensor = &live->tensors[groups->count];

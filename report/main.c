@@ -11,25 +11,24 @@
 
 static const struct up_command *const commands[] = {
     &up_command_summary, // the default
-    &up_command_peak,
-    &up_command_tensors,
-    &up_command_timeline,
+    &up_command_peak,    &up_command_tensors, &up_command_timeline, NULL,
 };
 
 static const struct up_command *find_command(const char *name)
 {
-    for (int i = 0; i < UP_COUNT(commands); i++)
-        if (!strcmp(commands[i]->name, name)) return commands[i];
-    return NULL;
+    const struct up_command *const *command = commands;
+    while (*command && strcmp((*command)->name, name) != 0) command++;
+    return *command;
 }
 
 static void print_help(const struct up_command *command, bool all)
 {
     if (all) {
         printf("usage: upipe-report [COMMAND] %s [OPTIONS]\n\n"
-               "Explains where the memory of a run went.\n\nCommands\n", command->operands);
-        for (int i = 0; i < UP_COUNT(commands); i++)
-            printf("  %-30s %s\n", commands[i]->name, commands[i]->summary);
+               "Explains where the memory of a run went.\n\nCommands\n",
+               command->operands);
+        for (const struct up_command *const *each = commands; *each; each++)
+            printf("  %-30s %s\n", (*each)->name, (*each)->summary);
         printf("\nupipe-report COMMAND --help lists a command's options.\n");
     } else {
         printf("usage: upipe-report %s %s [OPTIONS]\n\n%s\n", command->name, command->operands,

@@ -9,6 +9,7 @@ struct up_page {
     char *buffer;
     size_t size;
     bool colour, failed, begun; // begun: something stands on the page
+    bool after_table;           // what comes next is set off by an empty line
 
     // The open line.
     const char *label;
@@ -75,7 +76,8 @@ static void emphasise(struct up_page *page, const char *sequence)
 #define YELLOW "\033[33m"
 #define PLAIN  "\033[0m"
 
-/* --- Lines ------------------------------------------------------------------------------------- */
+/* --- Lines -------------------------------------------------------------------------------------
+ */
 
 void up_page_heading_begin(struct up_page *page)
 {
@@ -94,8 +96,8 @@ void up_page_line_begin(struct up_page *page, const char *label)
 // What stands before a line's first piece.
 static void open_line(struct up_page *page)
 {
+    if (page->heading ? page->begun : page->after_table) put(page, "\n");
     if (page->heading) {
-        if (page->begun) put(page, "\n");
         emphasise(page, BOLD);
         page->column = 0;
     } else {
@@ -105,6 +107,7 @@ static void open_line(struct up_page *page)
         page->column = 2 + UP_PAGE_LABEL;
     }
     page->begun = true;
+    page->after_table = false;
 }
 
 static void separate(struct up_page *page, int width)
@@ -128,7 +131,8 @@ void up_page_piece(struct up_page *page, const char *form, const char *value)
         separate(page, width);
     else
         open_line(page);
-    if (fprintf(page->stream, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") < 0)
+    if (fprintf(page->stream, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") <
+        0)
         page->failed = true;
     page->column += width;
 }
@@ -169,7 +173,8 @@ void up_page_warning(struct up_page *page, const char *text)
     put(page, "\n");
 }
 
-/* --- Tables ------------------------------------------------------------------------------------ */
+/* --- Tables ------------------------------------------------------------------------------------
+ */
 
 void up_page_table_begin(struct up_page *page, const struct up_column *columns, int count)
 {
@@ -237,10 +242,10 @@ static void print_row(struct up_page *page, const char *const *cells, const int 
 
 void up_page_table_end(struct up_page *page)
 {
-    int width[UP_PAGE_COLUMNS];
+    int width[UP_PAGE_COLUMNS] = {0};
     const char *headings[UP_PAGE_COLUMNS];
     bool headed = false;
-    if (!page->failed && page->rows) {
+    if (!page->failed && page->rows && page->column_count) {
         table_widths(page, width);
         for (int c = 0; c < page->column_count; c++) {
             headings[c] = page->columns[c].heading;
@@ -253,8 +258,9 @@ void up_page_table_end(struct up_page *page)
             emphasise(page, PLAIN);
         }
         for (size_t r = 0; r < page->rows; r++)
-            print_row(page, (const char *const *)page->cells + r * (size_t)page->column_count, width);
-        page->begun = true;
+            print_row(page, (const char *const *)page->cells + r * (size_t)page->column_count,
+                      width);
+        page->begun = page->after_table = true;
     }
     free_cells(page);
     page->columns = NULL;

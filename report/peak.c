@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* Steps that have rows of their own. ?1 a rank or UP_NONE; ?2 a step or UP_NONE: a step whose rows
- * were not kept finds those of the step it repeated. The peak is NULL where the step did not end. */
+ * were not kept finds those of the step it repeated. The peak is NULL where the step did not end.
+ */
 static const char recorded_sql[] =
     "WITH recorded AS ("
     "  SELECT rank, step, peak_bytes, peak_seq FROM step"
@@ -115,7 +116,8 @@ out:
     return rc;
 }
 
-/* --- The highest ------------------------------------------------------------------------------- */
+/* --- The highest -------------------------------------------------------------------------------
+ */
 
 /* The replay of one rank, kept from one step to the next. */
 struct replayed_rank {
@@ -194,7 +196,8 @@ out:
     return rc;
 }
 
-/* --- What was going on ------------------------------------------------------------------------- */
+/* --- What was going on -------------------------------------------------------------------------
+ */
 
 static enum up_status read_range(const struct up_run *run, int64_t rank, int64_t seq,
                                  struct up_place *place, struct up_error *err)
@@ -237,15 +240,16 @@ static enum up_status read_allocation(const struct up_run *run, int64_t rank, en
         place->phase = up_query_text(&query, 6);
         place->layer = up_max(UP_NONE, up_query_integer(&query, 7, place->layer));
     }
-    if (!place->name || !place->category || !place->dtype || !place->shape || (row && !place->phase))
+    if (!place->name || !place->category || !place->dtype || !place->shape ||
+        (row && !place->phase))
         rc = up_no_memory(err);
 out:
     up_query_close(&query);
     return rc;
 }
 
-enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space, int64_t seq,
-                             struct up_place *place, struct up_error *err)
+enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space,
+                             int64_t seq, struct up_place *place, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     *place = (struct up_place){.layer = UP_NONE, .ns = UP_NONE};

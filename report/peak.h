@@ -20,8 +20,8 @@ enum up_status up_peak_find(const struct up_run *run, int64_t rank, int64_t step
 
 /* UP_USAGE for a rank that is not there; UP_NONE is fine. */
 enum up_status up_rank_check(const struct up_run *run, int64_t rank, struct up_error *err);
-/* The step whose rows stand for `step`: itself, or the one that it repeated. UP_USAGE where there are
- * none. `rank` may be UP_NONE. */
+/* The step whose rows stand for `step`: itself, or the one that it repeated. UP_USAGE where there
+ * are none. `rank` may be UP_NONE. */
 enum up_status up_step_find(const struct up_run *run, int64_t rank, int64_t step, int64_t *found,
                             struct up_error *err);
 
@@ -29,14 +29,14 @@ enum up_status up_step_find(const struct up_run *run, int64_t rank, int64_t step
 struct up_place {
     char range[1024]; // "backward > layers.3.mlp", outermost first
     char *phase;
-    int64_t layer; // UP_NONE outside layers
+    int64_t layer;                         // UP_NONE outside layers
     char *name, *category, *dtype, *shape; // the tensor whose allocation it was
     int64_t bytes;
     int64_t ns; // UP_NONE where no tensor was allocated then
 };
 
-enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space, int64_t seq,
-                             struct up_place *place, struct up_error *err);
+enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space,
+                             int64_t seq, struct up_place *place, struct up_error *err);
 void up_place_release(struct up_place *place);
 
 #endif

@@ -36,8 +36,9 @@ enum up_status up_run_open_only(const struct up_arguments *arguments, struct up_
     if (arguments->positional_count == 1) return up_run_open(arguments->positional[0], run, err);
     if (!arguments->positional_count)
         return up_fail(err, UP_USAGE, "expected a run.db (--help tells more)");
-    return up_fail(err, UP_USAGE, "expected one run.db, not also '%s' (--help lists the commands)",
-                   arguments->positional[1]);
+    return up_fail(err, UP_USAGE,
+                   "expected one run.db, not '%s' and '%s' (--help lists the commands)",
+                   arguments->positional[0], arguments->positional[1]);
 }
 
 void up_run_close(struct up_run *run)

@@ -46,8 +46,7 @@ void up_ranges_release(struct up_ranges *ranges)
 
 static void drop_ended(struct up_ranges *ranges, int64_t seq)
 {
-    while (ranges->open_count &&
-           ranges->items[ranges->open[ranges->open_count - 1]].end_seq <= seq)
+    while (ranges->open_count && ranges->items[ranges->open[ranges->open_count - 1]].end_seq <= seq)
         ranges->open_count--;
 }
 

@@ -1,21 +1,21 @@
-/* Which ranges are open at a moment. Ranges nest, so those around a moment, in the order in which they
- * began, are the path to the innermost. */
+/* Which ranges are open at a moment. Ranges nest, so those around a moment, in the order in which
+ * they began, are the path to the innermost. */
 #ifndef UP_REPORT_RANGES_H
 #define UP_REPORT_RANGES_H
 
 #include "report/query.h"
 
 struct up_range {
-    char *name, *phase; // owned
-    int64_t layer;      // UP_NONE outside layers
+    char *name, *phase;         // owned
+    int64_t layer;              // UP_NONE outside layers
     int64_t begin_seq, end_seq; // end_seq INT64_MAX: it did not end
 };
 
 enum { UP_RANGES_OPEN = 32 };
 
 struct up_ranges {
-    struct up_range *items; // by begin_seq
-    int64_t count, next;    // items before `next` have begun
+    struct up_range *items;       // by begin_seq
+    int64_t count, next;          // items before `next` have begun
     int64_t open[UP_RANGES_OPEN]; // indexes into items, outermost first
     int open_count;
 };

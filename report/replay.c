@@ -1,5 +1,5 @@
-/* In three sorts: lifetimes by storage, which gives each storage's changes of size; the changes of all
- * by seq; their running sum is the answer. n log n throughout, whatever the file claims. */
+/* In three sorts: lifetimes by storage, which gives each storage's changes of size; the changes of
+ * all by seq; their running sum is the answer. n log n throughout, whatever the file claims. */
 #include "report/replay.h"
 
 #include <stdlib.h>
@@ -20,7 +20,10 @@ struct changes {
     int64_t count;
 };
 
-static int compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+static int compare(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
 
 static int by_storage(const void *a, const void *b)
 {
@@ -67,9 +70,11 @@ out:
     return rc;
 }
 
-/* --- One storage: its names overlap or follow each other --------------------------------------- */
+/* --- One storage: its names overlap or follow each other ---------------------------------------
+ */
 
-// A heap of lifetimes with the largest on top; those that have ended are dropped when they get there.
+// A heap of lifetimes with the largest on top; those that have ended are dropped when they get
+// there.
 struct heap {
     const struct lifetime **items;
     int64_t count;
@@ -115,8 +120,9 @@ static int64_t list_moments(const struct lifetime *names, int64_t count, struct 
     return made;
 }
 
-/* Appends the changes of one storage with `count` names, by alloc_seq. A moment that changes nothing
- * (a second name of the same bytes) stays, as a change of 0: it is a point of the timeline. */
+/* Appends the changes of one storage with `count` names, by alloc_seq. A moment that changes
+ * nothing (a second name of the same bytes) stays, as a change of 0: it is a point of the timeline.
+ */
 static void replay_storage(const struct lifetime *names, int64_t count, struct heap *heap,
                            struct changes *changes)
 {
@@ -135,12 +141,13 @@ static void replay_storage(const struct lifetime *names, int64_t count, struct h
     }
 }
 
-/* --- All of them ------------------------------------------------------------------------------- */
+/* --- All of them -------------------------------------------------------------------------------
+ */
 
 static enum up_status list_changes(struct lifetime *lifetimes, int64_t count,
                                    struct changes *changes, struct up_error *err)
 {
-    struct heap heap = {.items = calloc((size_t)count + 1, sizeof *heap.items)};
+    struct heap heap = {.items = calloc((size_t)count + 1, sizeof(void *))};
     changes->items = calloc(2 * (size_t)count + 1, sizeof *changes->items);
     if (!heap.items || !changes->items) {
         free(heap.items);
@@ -152,7 +159,8 @@ static enum up_status list_changes(struct lifetime *lifetimes, int64_t count,
             end++;
         replay_storage(lifetimes + first, end - first, &heap, changes);
     }
-    if (changes->count) qsort(changes->items, (size_t)changes->count, sizeof *changes->items, by_seq);
+    if (changes->count)
+        qsort(changes->items, (size_t)changes->count, sizeof *changes->items, by_seq);
     free(heap.items);
     return UP_OK;
 }

@@ -1,7 +1,7 @@
 /* Memory over time, replayed from the rows of `tensor`: what the bytes alive were after each event.
  *
- * A storage counts once, with the bytes of the largest of its names alive at that moment. Sizes below
- * zero count as zero. */
+ * A storage counts once, with the bytes of the largest of its names alive at that moment. Sizes
+ * below zero count as zero. */
 #ifndef UP_REPORT_REPLAY_H
 #define UP_REPORT_REPLAY_H
 
@@ -9,7 +9,7 @@
 
 struct up_replay_point {
     int64_t seq, ns;
-    int64_t step; // in which it happened; UP_NONE outside steps
+    int64_t step;       // in which it happened; UP_NONE outside steps
     int64_t live_bytes; // from this event on, until the next point's
 };
 
@@ -23,8 +23,8 @@ enum up_status up_replay_read(const struct up_run *run, int64_t rank, enum up_sp
                               struct up_replay *replay, struct up_error *err);
 void up_replay_release(struct up_replay *replay); // a zeroed one is fine
 
-/* The points of a step, which lie together (with what happens outside steps in between): [first, end).
- * `step` UP_NONE: all. Empty (first == end) where the step has no rows. */
+/* The points of a step, which lie together (with what happens outside steps in between): [first,
+ * end). `step` UP_NONE: all. Empty (first == end) where the step has no rows. */
 void up_replay_span(const struct up_replay *replay, int64_t step, int64_t *first, int64_t *end);
 
 /* The first highest point in [first, end), which must not be empty. */

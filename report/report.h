@@ -15,11 +15,10 @@ struct up_report_options {
     bool json;
 };
 #define UP_REPORT_OPTIONS                                                                          \
-    {.name = "json",                                                                               \
-     .kind = UP_OPTION_FLAG,                                                                       \
-     .field = offsetof(struct up_report_options, json),                                            \
-     .help = "as JSON; fields are only ever added",                                                \
-     .group = "Output"}
+    {                                                                                              \
+        .name = "json", .kind = UP_OPTION_FLAG, .field = offsetof(struct up_report_options, json), \
+        .help = "as JSON; fields are only ever added", .group = "Output"                           \
+    }
 
 struct up_command {
     const char *name;

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* --- The run ----------------------------------------------------------------------------------- */
+/* --- The run -----------------------------------------------------------------------------------
+ */
 
 // A text of meta, "" being unknown.
 static void emit_meta(struct up_emitter *emitter, const char *key, const char *form,
@@ -79,15 +80,18 @@ static void note_incomplete(struct up_emitter *emitter, const struct up_run_fact
 {
     char ended[128] = "no step has ended";
     if (facts->last_begun == UP_NONE) {
-        up_emit_note(emitter, "INCOMPLETE: the run was killed or is still going; no step had begun");
+        up_emit_note(emitter,
+                     "INCOMPLETE: the run was killed or is still going; no step had begun");
         return;
     }
     if (facts->last_ended != UP_NONE && isfinite(facts->last_loss))
         snprintf(ended, sizeof ended, "the last to end was step %lld, at loss %.4f",
                  (long long)facts->last_ended, facts->last_loss);
     else if (facts->last_ended != UP_NONE)
-        snprintf(ended, sizeof ended, "the last to end was step %lld", (long long)facts->last_ended);
-    up_emit_note(emitter, "INCOMPLETE: the run was killed or is still going; step %lld had begun, %s",
+        snprintf(ended, sizeof ended, "the last to end was step %lld",
+                 (long long)facts->last_ended);
+    up_emit_note(emitter,
+                 "INCOMPLETE: the run was killed or is still going; step %lld had begun, %s",
                  (long long)facts->last_begun, ended);
 }
 
@@ -125,7 +129,8 @@ void up_section_run(struct up_emitter *emitter, const struct up_run *run,
     note_outcome(emitter, facts);
 }
 
-/* --- Training ---------------------------------------------------------------------------------- */
+/* --- Training ----------------------------------------------------------------------------------
+ */
 
 void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts)
 {
@@ -142,7 +147,8 @@ void up_section_training(struct up_emitter *emitter, const struct up_run_facts *
     up_emit_known(emitter, "recorder_ns", NULL, facts->recorder_ns);
     up_emit_seconds(emitter, "recorder_s", "{} on the recorder's own thread",
                     facts->recorder_ns < 0 ? NAN : (double)facts->recorder_ns * 1e-9);
-    emit_known(emitter, "recorder_bytes", "{} of host memory", facts->recorder_bytes, up_emit_bytes);
+    emit_known(emitter, "recorder_bytes", "{} of host memory", facts->recorder_bytes,
+               up_emit_bytes);
     up_emit_known(emitter, "ring_waits", facts->ring_waits ? "{} waits for it" : NULL,
                   facts->ring_waits);
     up_emit_line_end(emitter);

@@ -8,9 +8,13 @@ static double share_of(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : 0;
 }
 
-static const char *or_null(const char *text) { return text && *text ? text : NULL; }
+static const char *or_null(const char *text)
+{
+    return text && *text ? text : NULL;
+}
 
-/* --- Where ------------------------------------------------------------------------------------- */
+/* --- Where -------------------------------------------------------------------------------------
+ */
 
 static void emit_place(struct up_emitter *emitter, const struct up_place *place)
 {
@@ -65,20 +69,23 @@ static void note_peak(struct up_emitter *emitter, const struct up_breakdown *bre
     if (peak->step == UP_NONE)
         up_emit_note(emitter, "no step left rows: this is the highest moment before the first");
     else if (peak->replayed)
-        up_emit_note(emitter, "step %lld did not end: its highest moment so far, from its tensor rows",
+        up_emit_note(emitter,
+                     "step %lld did not end: its highest moment so far, from its tensor rows",
                      (long long)peak->step);
     if (live->bytes != peak->peak_bytes)
-        up_emit_note(emitter,
-                     "the rows alive there add up to %s (%lld bytes), not to the peak's %lld bytes: "
-                     "the trace lacks or repeats rows",
-                     up_format_bytes(sum, (uint64_t)live->bytes), (long long)live->bytes,
-                     (long long)peak->peak_bytes);
+        up_emit_note(
+            emitter,
+            "the rows alive there add up to %s (%lld bytes), not to the peak's %lld bytes: "
+            "the trace lacks or repeats rows",
+            up_format_bytes(sum, (uint64_t)live->bytes), (long long)live->bytes,
+            (long long)peak->peak_bytes);
     if (live->impossible)
         up_emit_note(emitter, "%lld of the tensors alive there have negative sizes, counted as 0",
                      (long long)live->impossible);
 }
 
-/* --- What -------------------------------------------------------------------------------------- */
+/* --- What --------------------------------------------------------------------------------------
+ */
 
 static const struct up_column category_columns[] = {{"category", "category", false, 16, NAME_WIDTH},
                                                     {"bytes", "bytes", true, 10, 0},
@@ -179,8 +186,8 @@ static void emit_largest(struct up_emitter *emitter, const struct up_live *live,
     up_emit_table_end(emitter);
 }
 
-/* Tensors that differ by layer or index alone, together; none where each is the only one of its kind,
- * since the table would repeat the one before. */
+/* Tensors that differ by layer or index alone, together; none where each is the only one of its
+ * kind, since the table would repeat the one before. */
 static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
                        const struct up_live_groups *kinds, int64_t limit)
 {
@@ -208,7 +215,10 @@ static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
 static void emit_host(struct up_emitter *emitter, const struct up_breakdown *breakdown)
 {
     const struct up_peak *peak = &breakdown->host_peak;
-    if (peak->seq == UP_NONE) return;
+    if (peak->seq == UP_NONE) {
+        up_emit_null(emitter, "host");
+        return;
+    }
     up_emit_object_begin(emitter, "host");
     up_emit_heading_begin(emitter);
     up_emit_bytes(emitter, "peak_bytes", "Host memory {} at its own peak", peak->peak_bytes);
@@ -224,6 +234,7 @@ void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown 
                           int64_t limit, int64_t kinds)
 {
     if (breakdown->peak.rank == UP_NONE) {
+        up_emit_null(emitter, "peak");
         up_emit_note(emitter, "no tensor has been recorded: there is no peak to explain");
         return;
     }

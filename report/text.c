@@ -10,7 +10,10 @@
 static int decode(const unsigned char *text, uint32_t *point)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    int length = *text < 0x80 ? 1 : *text >> 5 == 6 ? 2 : *text >> 4 == 14 ? 3 : *text >> 3 == 30 ? 4 : 0;
+    int length = *text < 0x80 ? 1 : 0;
+    if (*text >> 5 == 6) length = 2;
+    if (*text >> 4 == 14) length = 3;
+    if (*text >> 3 == 30) length = 4;
     if (!length) return 0;
     *point = length == 1 ? *text : *text & (0x7fu >> length);
     for (int i = 1; i < length; i++) {
@@ -49,7 +52,10 @@ char *up_text_clean(const char *text, bool utf8)
     return clean;
 }
 
-static bool starts_character(char byte) { return ((unsigned char)byte & 0xc0) != 0x80; }
+static bool starts_character(char byte)
+{
+    return ((unsigned char)byte & 0xc0) != 0x80;
+}
 
 int up_text_width(const char *text)
 {
@@ -63,7 +69,8 @@ void up_text_cut(char *text, int width)
     if (width < 1 || up_text_width(text) <= width) return;
     for (int kept = 0; *text; text++) {
         if (!starts_character(*text) || ++kept < width) continue;
-        strcpy(text, "~");
+        text[0] = '~';
+        text[1] = 0;
         return;
     }
 }

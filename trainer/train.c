@@ -30,6 +30,17 @@ static bool is_dry(const struct run *run) { return up_train_device(run->options)
 
 /* --- Opening ------------------------------------------------------------------------------------ */
 
+// A file of another format than it is said to be shows in its first window, before anything is written.
+static enum up_status try_first_window(const struct run *run, struct up_error *err)
+{
+    int64_t counted = 0, seq = run->config.seq;
+    int32_t *tokens = malloc((size_t)seq * 2 * sizeof *tokens);
+    if (!tokens) return up_fail(err, UP_FAILED, "out of host memory");
+    enum up_status rc = up_data_window(run->data, 0, tokens, tokens + seq, &counted, err);
+    free(tokens);
+    return rc;
+}
+
 static enum up_status open_inputs(struct run *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -45,6 +56,7 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
         UP_TRY(up_fail(err, UP_USAGE, "--data: expected a file to train on (or --device dry)"));
     UP_TRY(up_data_open(options->data, (enum up_data_format)options->data_format, options->seq,
                         model->vocab, &run->data, err));
+    UP_TRY(try_first_window(run, err));
     if (folder) UP_TRY(up_weights_open(options->model, model, &run->weights, err));
 out:
     return rc;

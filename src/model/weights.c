@@ -366,6 +366,7 @@ static bool is_expected(const struct up_model *m, const char *tensor)
  * trains the model ought to know. */
 static void note_unexpected(struct up_weights *weights, const struct up_model *model)
 {
+    UP_ASSERT(weights->files);
     json_t *names = weights->map ? weights->map : up_safetensors_header(weights->files[0]);
     const char *tensor, *first = NULL;
     json_t *value;

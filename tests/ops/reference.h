@@ -1,6 +1,6 @@
 /* What the operations should compute, in plain fp64, for tests/ops: the shortest formulas, on whole
- * arrays. Operands come as t[0], t[1], ... and shapes as p[0], p[1], ...; each function says which is
- * which. Derivatives are central differences of the forward formulas, or for attention (whose
+ * arrays. Operands come as t[0], t[1], ... and shapes as p[0], p[1], ...; each function says which
+ * is which. Derivatives are central differences of the forward formulas, or for attention (whose
  * differences would take too long) formulas that test_reference.c holds to them.
  */
 #ifndef UP_TESTS_OPS_REFERENCE_H
@@ -13,7 +13,7 @@
 
 typedef void reference_fn(const int64_t *p, double *const *t);
 
-#define STEP 1e-5 // of central differences
+#define STEP         1e-5 // of central differences
 #define NORM_EPSILON 1e-5f
 
 /* gradient[i] += derivative of sum_j cotangent[j] t[output][j] by t[input][i]. */
@@ -112,8 +112,7 @@ static inline void norm_row(const double *x, const double *weight, double *y, in
 /* p: rows, width. t: x, weight, y. */
 static inline void reference_rmsnorm_forward(const int64_t *p, double *const *t)
 {
-    for (int64_t i = 0; i < p[0]; i++)
-        norm_row(t[0] + i * p[1], t[1], t[2] + i * p[1], p[1]);
+    for (int64_t i = 0; i < p[0]; i++) norm_row(t[0] + i * p[1], t[1], t[2] + i * p[1], p[1]);
 }
 
 /* p[2]: accumulate. t: x, weight, dy, dx, d_weight (added to). */
@@ -299,7 +298,8 @@ static inline void reference_attention_backward(const int64_t *p, double *const 
     if (!p[7]) memset(t[5], 0, kv_count * sizeof *w), memset(t[6], 0, kv_count * sizeof *w);
     memset(t[4], 0, (size_t)(p[0] * p[1] * p[2] * p[4]) * sizeof *w);
     for (int64_t r = 0; r < p[0] * p[2] * p[1]; r++) {
-        int64_t b = r / p[1] / p[2], head = r / p[1] % p[2], i = r % p[1], kv = (p[6] + head) / p[5];
+        int64_t b = r / p[1] / p[2], head = r / p[1] % p[2], i = r % p[1],
+                kv = (p[6] + head) / p[5];
         attention_weights(p, t[0], t[1], b, head, i, w);
         const double *q = attention_row(t[0], p, p[2], b, i, head);
         const double *d_o = attention_row(t[3], p, p[2], b, i, head);

@@ -192,12 +192,8 @@ static void operands_attention_forward(const int64_t *p, struct operand *o)
 
 static void run_attention_forward(const int64_t *p, float *const *t)
 {
-    up_cpu_attention_forward(&(struct up_attention_forward_args){.q = t[0],
-                                                                 .k = t[1],
-                                                                 .v = t[2],
-                                                                 .o = t[3],
-                                                                 .lse = t[4],
-                                                                 .shape = attention_shape(p)});
+    up_cpu_attention_forward(&(struct up_attention_forward_args){
+        .q = t[0], .k = t[1], .v = t[2], .o = t[3], .lse = t[4], .shape = attention_shape(p)});
 }
 
 static void operands_attention_backward(const int64_t *p, struct operand *o)
@@ -244,8 +240,8 @@ static void operands_swiglu_forward(const int64_t *p, struct operand *o)
 
 static void run_swiglu_forward(const int64_t *p, float *const *t)
 {
-    up_cpu_swiglu_forward(&(struct up_swiglu_forward_args){
-        .gate = t[0], .up = t[1], .out = t[2], .count = p[0]});
+    up_cpu_swiglu_forward(
+        &(struct up_swiglu_forward_args){.gate = t[0], .up = t[1], .out = t[2], .count = p[0]});
 }
 
 static void operands_swiglu_backward(const int64_t *p, struct operand *o)
@@ -256,12 +252,8 @@ static void operands_swiglu_backward(const int64_t *p, struct operand *o)
 
 static void run_swiglu_backward(const int64_t *p, float *const *t)
 {
-    up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){.gate = t[0],
-                                                             .up = t[1],
-                                                             .d_out = t[2],
-                                                             .d_gate = t[3],
-                                                             .d_up = t[4],
-                                                             .count = p[0]});
+    up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){
+        .gate = t[0], .up = t[1], .d_out = t[2], .d_gate = t[3], .d_up = t[4], .count = p[0]});
 }
 
 static void operands_cross_entropy(const int64_t *p, struct operand *o)
@@ -331,7 +323,7 @@ static void reference_fill(const int64_t *p, double *const *t)
     memset(t[0], 0, (size_t)p[0] / 4 * sizeof(double));
 }
 
-/* fp32 to bf16 and back; numbers between are in test_cast.c. */
+/* fp32 to bf16 and back; numbers between are in test_edges.c. */
 static void operands_cast(const int64_t *p, struct operand *o)
 {
     o[0] = (struct operand){p[0], IN, false};
@@ -359,10 +351,22 @@ static void reference_cast(const int64_t *p, double *const *t)
 }
 
 #define CASE(op, tolerance, ...)                                                                   \
-    {#op, operands_##op, run_##op, reference_##op, tolerance, {__VA_ARGS__}, {{0}}}
+    {                                                                                              \
+#op, operands_##op, run_##op, reference_##op, tolerance, {__VA_ARGS__ },                   \
+        {                                                                                          \
+            {                                                                                      \
+                0                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
 #define CASE_IN_PLACE(op, tolerance, aliases, ...)                                                 \
-    {#op, operands_##op, run_##op, reference_##op, tolerance, {__VA_ARGS__}, aliases}
-#define ONTO(...) {__VA_ARGS__}
+    {                                                                                              \
+#op, operands_##op, run_##op, reference_##op, tolerance, {__VA_ARGS__ }, aliases           \
+    }
+#define ONTO(...)                                                                                  \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 /* Shapes are in the order that reference.h tells for the operation. */
 static const struct op_case cases[] = {
@@ -430,7 +434,8 @@ static const struct op_case cases[] = {
     CASE(cast, 0, 40001),
 };
 
-/* A case's operands: as fp32, and the reference's. Aliased outputs share the input's fp32 memory. */
+/* A case's operands: as fp32, and the reference's. Aliased outputs share the input's fp32 memory.
+ */
 struct tensors {
     struct operand operands[MAX_OPERANDS];
     int alias[MAX_OPERANDS]; // whose memory an operand uses; itself mostly

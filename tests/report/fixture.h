@@ -1,6 +1,6 @@
-/* Databases for the report's tests, written with plain SQL into the schema that is shipped, so that no
- * test of the report leans on the writer. A struct fixture plays one rank of a run: it counts seq and
- * time, keeps track of open ranges, and writes rows. */
+/* Databases for the report's tests, written with plain SQL into the schema that is shipped, so that
+ * no test of the report leans on the writer. A struct fixture plays one rank of a run: it counts
+ * seq and time, keeps track of open ranges, and writes rows. */
 #ifndef UP_TESTS_REPORT_FIXTURE_H
 #define UP_TESTS_REPORT_FIXTURE_H
 
@@ -81,9 +81,9 @@ static inline const char *fixture_number(char out[24], int64_t value)
 
 struct fixture_tensor {
     const char *name, *category, *dtype, *shape, *space; // space NULL: device
-    int64_t layer;    // -1: none
-    int64_t bytes, reserved; // reserved 0: bytes rounded up to 512
-    int64_t storage;  // 0: its own
+    int64_t layer;                                       // -1: none
+    int64_t bytes, reserved;                             // reserved 0: bytes rounded up to 512
+    int64_t storage;                                     // 0: its own
 };
 
 static inline int64_t fixture_alloc(struct fixture *f, struct fixture_tensor t)
@@ -91,17 +91,17 @@ static inline int64_t fixture_alloc(struct fixture *f, struct fixture_tensor t)
     char layer[24], step[24], range[24];
     int64_t id = ++f->last_id;
     f->ns += 1000;
-    fixture_sql(f,
-                "INSERT INTO tensor VALUES (%lld, %lld, '%q', %lld, '%q', '%q', %s, '%q', '%q', '%q',"
-                " %lld, %lld, 0, 'compute', %s, NULL, %s, %lld, NULL, %lld, NULL)",
-                (long long)(f->rank << 40 | id), (long long)f->rank, t.space ? t.space : "device",
-                (long long)(f->rank << 40 | (t.storage ? t.storage : id)), t.name, t.category,
-                fixture_number(layer, t.layer), f->phase, t.dtype ? t.dtype : "fp32",
-                t.shape ? t.shape : "[1]", (long long)t.bytes,
-                (long long)(t.reserved ? t.reserved : (t.bytes + 511) / 512 * 512),
-                fixture_number(step, f->step),
-                fixture_number(range, f->depth ? f->open[f->depth - 1] : -1), (long long)++f->seq,
-                (long long)f->ns);
+    fixture_sql(
+        f,
+        "INSERT INTO tensor VALUES (%lld, %lld, '%q', %lld, '%q', '%q', %s, '%q', '%q', '%q',"
+        " %lld, %lld, 0, 'compute', %s, NULL, %s, %lld, NULL, %lld, NULL)",
+        (long long)(f->rank << 40 | id), (long long)f->rank, t.space ? t.space : "device",
+        (long long)(f->rank << 40 | (t.storage ? t.storage : id)), t.name, t.category,
+        fixture_number(layer, t.layer), f->phase, t.dtype ? t.dtype : "fp32",
+        t.shape ? t.shape : "[1]", (long long)t.bytes,
+        (long long)(t.reserved ? t.reserved : (t.bytes + 511) / 512 * 512),
+        fixture_number(step, f->step), fixture_number(range, f->depth ? f->open[f->depth - 1] : -1),
+        (long long)++f->seq, (long long)f->ns);
     return id;
 }
 
@@ -109,7 +109,8 @@ static inline void fixture_free(struct fixture *f, int64_t id)
 {
     char step[24];
     f->ns += 1000;
-    fixture_sql(f, "UPDATE tensor SET free_seq = %lld, free_ns = %lld, free_step = %s WHERE id = %lld",
+    fixture_sql(f,
+                "UPDATE tensor SET free_seq = %lld, free_ns = %lld, free_step = %s WHERE id = %lld",
                 (long long)++f->seq, (long long)f->ns, fixture_number(step, f->step),
                 (long long)(f->rank << 40 | id));
 }
@@ -118,13 +119,14 @@ static inline void fixture_range_begin(struct fixture *f, const char *name, int6
 {
     char parent[24], step[24], number[24];
     int64_t id = f->rank << 40 | ++f->last_range;
-    fixture_sql(f,
-                "INSERT INTO range VALUES (%lld, %lld, %s, '%q', %s, %s, '%q', %lld, NULL, NULL, NULL,"
-                " 'compute', %lld, NULL)",
-                (long long)id, (long long)f->rank,
-                fixture_number(parent, f->depth ? f->open[f->depth - 1] : -1), name,
-                fixture_number(step, f->step), fixture_number(number, layer), f->phase,
-                (long long)f->ns, (long long)++f->seq);
+    fixture_sql(
+        f,
+        "INSERT INTO range VALUES (%lld, %lld, %s, '%q', %s, %s, '%q', %lld, NULL, NULL, NULL,"
+        " 'compute', %lld, NULL)",
+        (long long)id, (long long)f->rank,
+        fixture_number(parent, f->depth ? f->open[f->depth - 1] : -1), name,
+        fixture_number(step, f->step), fixture_number(number, layer), f->phase, (long long)f->ns,
+        (long long)++f->seq);
     f->open[f->depth++] = id;
 }
 
@@ -143,18 +145,19 @@ static inline void fixture_step_begin(struct fixture *f, int64_t step)
 }
 
 // peak_seq and same_as negative: NULL.
-static inline void fixture_step_end(struct fixture *f, double loss, int64_t tokens, int64_t peak_bytes,
-                                    int64_t peak_seq, int64_t same_as)
+static inline void fixture_step_end(struct fixture *f, double loss, int64_t tokens,
+                                    int64_t peak_bytes, int64_t peak_seq, int64_t same_as)
 {
     char seq[24], same[24];
     f->ns += 100000;
-    fixture_sql(f,
-                "UPDATE step SET loss = %!.17g, grad_norm = 1.5, tokens = %lld, end_ns = %lld,"
-                " peak_bytes = %lld, peak_seq = %s, same_as_step = %s, event_hash = '0123456789abcdef'"
-                " WHERE step = %lld AND rank = %lld",
-                loss, (long long)tokens, (long long)f->ns, (long long)peak_bytes,
-                fixture_number(seq, peak_seq), fixture_number(same, same_as), (long long)f->step,
-                (long long)f->rank);
+    fixture_sql(
+        f,
+        "UPDATE step SET loss = %!.17g, grad_norm = 1.5, tokens = %lld, end_ns = %lld,"
+        " peak_bytes = %lld, peak_seq = %s, same_as_step = %s, event_hash = '0123456789abcdef'"
+        " WHERE step = %lld AND rank = %lld",
+        loss, (long long)tokens, (long long)f->ns, (long long)peak_bytes,
+        fixture_number(seq, peak_seq), fixture_number(same, same_as), (long long)f->step,
+        (long long)f->rank);
     f->step = -1;
 }
 
@@ -165,7 +168,8 @@ static inline void fixture_indexes(struct fixture *f)
                    "CREATE INDEX range_begin ON range(rank, begin_seq)");
 }
 
-/* --- A small transformer ----------------------------------------------------------------------- */
+/* --- A small transformer -----------------------------------------------------------------------
+ */
 
 enum { FIXTURE_HIDDEN = 64, FIXTURE_FF = 192, FIXTURE_TOKENS = 1024, FIXTURE_LAYERS = 4 };
 
@@ -217,7 +221,8 @@ static inline void fixture_parameters(struct fixture *f, struct fixture_count *c
 {
     static const struct {
         const char *category, *suffix;
-    } kinds[] = {{"parameter", ""}, {"gradient", ".grad"}, {"optimizer", ".m"}, {"optimizer", ".v"}};
+    } kinds[] = {
+        {"parameter", ""}, {"gradient", ".grad"}, {"optimizer", ".m"}, {"optimizer", ".v"}};
     for (int k = 0; k < 4; k++) {
         char name[64];
         snprintf(name, sizeof name, "embed%s", kinds[k].suffix);
@@ -247,13 +252,17 @@ static inline void fixture_step_events(struct fixture *f, struct fixture_count *
     for (int layer = 0; layer < FIXTURE_LAYERS; layer++) {
         fixture_layer_name(name, layer, "attn");
         fixture_range_begin(f, name, layer);
-        kept[layer][0] = fixture_matrix(f, count, "norm", layer, "attn.norm", FIXTURE_TOKENS, FIXTURE_HIDDEN);
-        kept[layer][1] = fixture_matrix(f, count, "attention", layer, "attn.qkv", FIXTURE_TOKENS, 3 * FIXTURE_HIDDEN);
+        kept[layer][0] =
+            fixture_matrix(f, count, "norm", layer, "attn.norm", FIXTURE_TOKENS, FIXTURE_HIDDEN);
+        kept[layer][1] = fixture_matrix(f, count, "attention", layer, "attn.qkv", FIXTURE_TOKENS,
+                                        3 * FIXTURE_HIDDEN);
         fixture_range_end(f);
         fixture_layer_name(name, layer, "mlp");
         fixture_range_begin(f, name, layer);
-        kept[layer][2] = fixture_matrix(f, count, "mlp", layer, "mlp.gate", FIXTURE_TOKENS, FIXTURE_FF);
-        kept[layer][3] = fixture_matrix(f, count, "mlp", layer, "mlp.up", FIXTURE_TOKENS, FIXTURE_FF);
+        kept[layer][2] =
+            fixture_matrix(f, count, "mlp", layer, "mlp.gate", FIXTURE_TOKENS, FIXTURE_FF);
+        kept[layer][3] =
+            fixture_matrix(f, count, "mlp", layer, "mlp.up", FIXTURE_TOKENS, FIXTURE_FF);
         fixture_range_end(f);
     }
     fixture_range_end(f);
@@ -263,15 +272,17 @@ static inline void fixture_step_events(struct fixture *f, struct fixture_count *
     for (int layer = FIXTURE_LAYERS - 1; layer >= 0; layer--) {
         fixture_layer_name(name, layer, "mlp");
         fixture_range_begin(f, name, layer);
-        int64_t grad = fixture_matrix(f, count, "mlp", layer, "mlp.gate.grad", FIXTURE_TOKENS, FIXTURE_FF);
+        int64_t grad =
+            fixture_matrix(f, count, "mlp", layer, "mlp.gate.grad", FIXTURE_TOKENS, FIXTURE_FF);
         // The gradient is computed in place: a second name of the same bytes.
-        int64_t view = fixture_take(f, count,
-                                    (struct fixture_tensor){.name = "mlp.hidden.grad",
-                                                            .category = "mlp",
-                                                            .shape = "[1024,192]",
-                                                            .layer = layer,
-                                                            .bytes = 4 * FIXTURE_TOKENS * FIXTURE_FF,
-                                                            .storage = grad});
+        int64_t view =
+            fixture_take(f, count,
+                         (struct fixture_tensor){.name = "mlp.hidden.grad",
+                                                 .category = "mlp",
+                                                 .shape = "[1024,192]",
+                                                 .layer = layer,
+                                                 .bytes = 4 * FIXTURE_TOKENS * FIXTURE_FF,
+                                                 .storage = grad});
         fixture_free(f, grad);
         count->bytes[view % 4096] = count->bytes[grad % 4096];
         for (int i = 0; i < 4; i++) fixture_give(f, count, kept[layer][i]);
@@ -285,13 +296,29 @@ static inline void fixture_step_events(struct fixture *f, struct fixture_count *
 static inline void fixture_describe(struct fixture *f)
 {
     static const char *const meta[][2] = {
-        {"schema_version", "1"}, {"run_id", "20260101-000000-abc"}, {"config_hash", "00c0ffee00c0ffee"},
+        {"schema_version", "1"},
+        {"run_id", "20260101-000000-abc"},
+        {"config_hash", "00c0ffee00c0ffee"},
         {"config", "{\"checkpoint\": \"none\", \"tile-mlp\": 4096, \"upipe\": \"off\", \"cp\": 1}"},
-        {"command", "upipe-train --model tiny --steps 10"}, {"model", "tiny"}, {"device", "cpu"},
-        {"as", "cpu"}, {"dtype", "fp32"}, {"ranks", "1"}, {"cp", "1"}, {"dp", "1"},
-        {"seq_len", "1024"}, {"batch", "1"}, {"accum", "1"}, {"started", "2026-01-01T00:00:00Z"},
-        {"complete", "1"}, {"outcome", "ok"}, {"steps_planned", "10"}, {"parameters", "114688"},
-        {"events_written", "1234"}, {"recorder_ns", "12345678"}, {"recorder_bytes", "8388608"},
+        {"command", "upipe-train --model tiny --steps 10"},
+        {"model", "tiny"},
+        {"device", "cpu"},
+        {"as", "cpu"},
+        {"dtype", "fp32"},
+        {"ranks", "1"},
+        {"cp", "1"},
+        {"dp", "1"},
+        {"seq_len", "1024"},
+        {"batch", "1"},
+        {"accum", "1"},
+        {"started", "2026-01-01T00:00:00Z"},
+        {"complete", "1"},
+        {"outcome", "ok"},
+        {"steps_planned", "10"},
+        {"parameters", "114688"},
+        {"events_written", "1234"},
+        {"recorder_ns", "12345678"},
+        {"recorder_bytes", "8388608"},
         {"ring_waits", "0"}};
     for (size_t i = 0; i < sizeof meta / sizeof *meta; i++) fixture_meta(f, meta[i][0], meta[i][1]);
     fixture_sql(f, "INSERT INTO rank VALUES (0, 'node', 'cpu', NULL, NULL)");

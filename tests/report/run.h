@@ -29,11 +29,11 @@ static inline void folder_remove(char *name)
     free(name);
 }
 
-/* `settings` stands before the program (environment), `words` after it. */
+/* `settings` stands before the program (environment), `words` after it (also a redirection). */
 static inline struct outcome report(const char *settings, const char *words)
 {
     char command[1024];
-    snprintf(command, sizeof command, "env -u NO_COLOR %s '%s/upipe-report' %s >out.txt 2>err.txt",
+    snprintf(command, sizeof command, "env -u NO_COLOR %s '%s/upipe-report' >out.txt 2>err.txt %s",
              settings, UP_TEST_BUILD, words);
     int status = system(command);
     assert_true(WIFEXITED(status));

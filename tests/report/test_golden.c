@@ -1,6 +1,6 @@
-/* What upipe-report prints, to the letter. Each case is a database made here, the words of a command,
- * and golden/<name>.txt. UP_UPDATE_GOLDEN=1 writes the golden files anew: read the difference before
- * you keep it. */
+/* What upipe-report prints, to the letter. Each case is a database made here, the words of a
+ * command, and golden/<name>.txt. UP_UPDATE_GOLDEN=1 writes the golden files anew: read the
+ * difference before you keep it. */
 #include "tests/report/run.h"
 
 #include <stdbool.h>
@@ -17,9 +17,10 @@ static void make_killed(struct fixture *f)
 {
     static struct fixture_count count;
     make_typical(f);
-    fixture_sql(f, "DELETE FROM step WHERE step >= 3; UPDATE meta SET value = '0' WHERE key = 'complete';"
-                   "DELETE FROM meta WHERE key IN ('outcome', 'events_written', 'recorder_ns');"
-                   "DROP INDEX tensor_alloc; DROP INDEX range_begin");
+    fixture_sql(
+        f, "DELETE FROM step WHERE step >= 3; UPDATE meta SET value = '0' WHERE key = 'complete';"
+           "DELETE FROM meta WHERE key IN ('outcome', 'events_written', 'recorder_ns');"
+           "DROP INDEX tensor_alloc; DROP INDEX range_begin");
     fixture_step_begin(f, 3);
     f->phase = "forward";
     fixture_range_begin(f, "forward", -1);
@@ -39,12 +40,13 @@ static void make_out_of_memory(struct fixture *f)
 // A forecast for two GPUs with memory of its own in host space and libraries on the device.
 static void make_forecast(struct fixture *f)
 {
-    static const char *const meta[][2] = {{"device", "dry"}, {"as", "cuda"}, {"dtype", "bf16"},
+    static const char *const meta[][2] = {{"device", "dry"},      {"as", "cuda"}, {"dtype", "bf16"},
                                           {"model", "llama3-8b"}, {"ranks", "2"}, {"cp", "2"}};
     fixture_describe(f);
     for (int i = 0; i < 6; i++) fixture_meta(f, meta[i][0], meta[i][1]);
-    fixture_meta(f, "config", "{\"options\": {\"fsdp\": \"on\", \"offload\": \"host\","
-                              " \"checkpoint\": \"block\", \"tile_mlp\": 4096, \"upipe\": 8}}");
+    fixture_meta(f, "config",
+                 "{\"options\": {\"fsdp\": \"on\", \"offload\": \"host\","
+                 " \"checkpoint\": \"block\", \"tile_mlp\": 4096, \"upipe\": 8}}");
     fixture_sql(f, "UPDATE rank SET baseline_used_bytes = 1048576;"
                    "INSERT INTO usage VALUES (0, 0, 1048576, NULL), (0, 4000, 20971520, NULL);"
                    "INSERT INTO device_alloc VALUES (1, 0, 'arena', 'device', 12582912, 0, NULL),"
@@ -52,22 +54,36 @@ static void make_forecast(struct fixture *f)
                    " (3, 0, 'libcublasLt.so.12', 'device', 2097152, 0, NULL),"
                    " (4, 0, 'context', 'device', 524288, 0, NULL),"
                    " (5, 0, 'nccl', 'device', 9999999, 90000000, NULL)");
-    fixture_alloc(f, (struct fixture_tensor){.name = "embed.master", .category = "optimizer",
-                                             .space = "host", .layer = -1, .bytes = 1 << 20});
-    fixture_alloc(f, (struct fixture_tensor){.name = "layers.0.input", .category = "checkpoint",
-                                             .space = "host", .layer = 0, .bytes = 3 << 20});
+    fixture_alloc(f, (struct fixture_tensor){.name = "embed.master",
+                                             .category = "optimizer",
+                                             .space = "host",
+                                             .layer = -1,
+                                             .bytes = 1 << 20});
+    fixture_alloc(f, (struct fixture_tensor){.name = "layers.0.input",
+                                             .category = "checkpoint",
+                                             .space = "host",
+                                             .layer = 0,
+                                             .bytes = 3 << 20});
     fixture_step_begin(f, 0);
-    fixture_alloc(f, (struct fixture_tensor){.name = "embed", .category = "parameter", .dtype = "bf16",
-                                             .shape = "[1024,4096]", .layer = -1, .bytes = 8 << 20,
+    fixture_alloc(f, (struct fixture_tensor){.name = "embed",
+                                             .category = "parameter",
+                                             .dtype = "bf16",
+                                             .shape = "[1024,4096]",
+                                             .layer = -1,
+                                             .bytes = 8 << 20,
                                              .reserved = (8 << 20) + 4096});
     fixture_step_end(f, 0, 1024, 8 << 20, f->seq, -1);
     fixture_sql(f, "UPDATE step SET loss = NULL, grad_norm = NULL, end_ns = begin_ns + 2500000000;"
                    "UPDATE meta SET value = '1' WHERE key = 'steps_planned'");
 }
 
-static void make_empty(struct fixture *f) { fixture_meta(f, "model", "tiny"); }
+static void make_empty(struct fixture *f)
+{
+    fixture_meta(f, "model", "tiny");
+}
 
-// Names that would play with a terminal, sizes that cannot be, a category of no one's, sums that lie.
+// Names that would play with a terminal, sizes that cannot be, a category of no one's, sums that
+// lie.
 static void make_lying(struct fixture *f)
 {
     fixture_describe(f);
@@ -75,14 +91,21 @@ static void make_lying(struct fixture *f)
     fixture_meta(f, "ranks", "many");
     fixture_meta(f, "config", "[1, 2");
     fixture_step_begin(f, 0);
-    fixture_alloc(f, (struct fixture_tensor){.name = "a\nb", .category = "my own", .layer = -5,
-                                             .bytes = INT64_MAX, .reserved = INT64_MIN});
-    fixture_alloc(f, (struct fixture_tensor){.name = "negative", .category = "mlp", .layer = 1 << 20,
-                                             .bytes = -1, .reserved = 1});
-    fixture_alloc(f, (struct fixture_tensor){.name = "text", .category = "", .layer = -1, .bytes = 7});
-    fixture_sql(f, "UPDATE tensor SET alloc_ns = 'when', reserved_bytes = 'much' WHERE name = 'text';"
-                   "INSERT INTO range VALUES (1, 0, 2, 'first', 0, NULL, 'forward', 0, NULL, NULL, NULL,"
-                   " 'x', 1, NULL), (2, 0, 1, 'second', 0, NULL, '', 0, NULL, NULL, NULL, 'x', 2, NULL)");
+    fixture_alloc(f, (struct fixture_tensor){.name = "a\nb",
+                                             .category = "my own",
+                                             .layer = -5,
+                                             .bytes = INT64_MAX,
+                                             .reserved = INT64_MIN});
+    fixture_alloc(
+        f,
+        (struct fixture_tensor){
+            .name = "negative", .category = "mlp", .layer = 1 << 20, .bytes = -1, .reserved = 1});
+    fixture_alloc(f,
+                  (struct fixture_tensor){.name = "text", .category = "", .layer = -1, .bytes = 7});
+    fixture_sql(
+        f, "UPDATE tensor SET alloc_ns = 'when', reserved_bytes = 'much' WHERE name = 'text';"
+           "INSERT INTO range VALUES (1, 0, 2, 'first', 0, NULL, 'forward', 0, NULL, NULL, NULL,"
+           " 'x', 1, NULL), (2, 0, 1, 'second', 0, NULL, '', 0, NULL, NULL, NULL, 'x', 2, NULL)");
     fixture_step_end(f, 1, -5, 100, f->seq, -1);
 }
 

@@ -1,7 +1,7 @@
-/* The peak, the live set and the sums that the report finds with SQL and sorting, against a replay that
- * looks at every lifetime at every seq: on random traces with shared storage, names that outlive each
- * other in any order, steps that ended and one that did not, two ranks, both spaces, NULLs and negative
- * sizes. */
+/* The peak, the live set and the sums that the report finds with SQL and sorting, against a replay
+ * that looks at every lifetime at every seq: on random traces with shared storage, names that
+ * outlive each other in any order, steps that ended and one that did not, two ranks, both spaces,
+ * NULLs and negative sizes. */
 #include "report/breakdown.h"
 #include "report/ranges.h"
 #include "report/replay.h"
@@ -32,20 +32,25 @@ static const char *category_name(int i)
     return i < 3 ? up_category_names[i] : i == 3 ? "weird" : "";
 }
 
-/* --- Making a trace ---------------------------------------------------------------------------- */
+/* --- Making a trace ----------------------------------------------------------------------------
+ */
 
 static void random_alloc(struct known *k, uint64_t *random)
 {
     struct fixture *f = &k->f;
     struct life *life = &k->lives[k->count];
-    *life = (struct life){.bytes = (int64_t)draw(random, 1000), .step = f->step,
-                          .free_seq = INT64_MAX, .free_step = -1,
-                          .category = (int)draw(random, CATEGORIES), .space = draw(random, 5) == 0};
+    *life = (struct life){.bytes = (int64_t)draw(random, 1000),
+                          .step = f->step,
+                          .free_seq = INT64_MAX,
+                          .free_step = -1,
+                          .category = (int)draw(random, CATEGORIES),
+                          .space = draw(random, 5) == 0};
     if (draw(random, 30) == 0) life->bytes = -life->bytes;
-    const struct life *other = k->count && draw(random, 3) == 0
-                                   ? &k->lives[draw(random, (uint64_t)k->count)] : NULL;
+    const struct life *other =
+        k->count && draw(random, 3) == 0 ? &k->lives[draw(random, (uint64_t)k->count)] : NULL;
     if (other) life->space = other->space;
-    life->id = fixture_alloc(f, (struct fixture_tensor){.name = "layers.3.x", .shape = "[1]",
+    life->id = fixture_alloc(f, (struct fixture_tensor){.name = "layers.3.x",
+                                                        .shape = "[1]",
                                                         .category = category_name(life->category),
                                                         .space = up_space_names[life->space],
                                                         .layer = (int64_t)draw(random, 4) - 1,
@@ -76,7 +81,8 @@ static void random_events(struct known *k, uint64_t *random, int events)
     k->last_seq = k->f.seq;
 }
 
-/* --- The slow replay --------------------------------------------------------------------------- */
+/* --- The slow replay ---------------------------------------------------------------------------
+ */
 
 static bool alive(const struct life *life, int64_t seq)
 {
@@ -135,7 +141,8 @@ static bool slow_peak(const struct known *k, int64_t step, int64_t *seq, int64_t
     return allocates && *bytes >= 0;
 }
 
-/* --- Comparisons ------------------------------------------------------------------------------- */
+/* --- Comparisons -------------------------------------------------------------------------------
+ */
 
 static void compare_replay(const struct up_run *run, const struct known *k, int space)
 {
@@ -147,7 +154,8 @@ static void compare_replay(const struct up_run *run, const struct known *k, int 
         int64_t seq = replay.points[i].seq;
         // Between two points nothing may change.
         for (int64_t s = before; s < seq; s++)
-            assert_int_equal(live_bytes(k, space, s, NULL), i ? replay.points[i - 1].live_bytes : 0);
+            assert_int_equal(live_bytes(k, space, s, NULL),
+                             i ? replay.points[i - 1].live_bytes : 0);
         assert_int_equal(replay.points[i].live_bytes, live_bytes(k, space, seq, NULL));
         before = seq;
     }
@@ -157,7 +165,8 @@ static void compare_replay(const struct up_run *run, const struct known *k, int 
     up_replay_release(&replay);
 }
 
-static void compare_tensors(const struct up_live *live, const struct known *k, int space, int64_t seq)
+static void compare_tensors(const struct up_live *live, const struct known *k, int space,
+                            int64_t seq)
 {
     int64_t found = 0, bytes;
     for (int i = 0; i < k->count; i++) {
@@ -222,9 +231,11 @@ static void compare_peak(const struct up_run *run, const struct known *ranks, in
     assert_int_equal(peak.seq, expected.seq);
 }
 
-/* --- The trials -------------------------------------------------------------------------------- */
+/* --- The trials --------------------------------------------------------------------------------
+ */
 
-// Steps 0..STEPS-1 of one rank; the last does not end, and a third of the others have lost their peak.
+// Steps 0..STEPS-1 of one rank; the last does not end, and a third of the others have lost their
+// peak.
 static void make_rank(struct known *k, uint64_t *random)
 {
     random_events(k, random, (int)draw(random, 20));
@@ -263,7 +274,8 @@ static void test_random_traces(void **state)
         memset(ranks, 0, sizeof ranks);
         fixture_open(&ranks[0].f, ":memory:");
         for (int r = 0; r < RANKS; r++) {
-            ranks[r].f = (struct fixture){.db = ranks[0].f.db, .rank = r, .step = -1, .phase = "init"};
+            ranks[r].f =
+                (struct fixture){.db = ranks[0].f.db, .rank = r, .step = -1, .phase = "init"};
             make_rank(&ranks[r], &random);
         }
         if (trial % 2) fixture_indexes(&ranks[0].f);
@@ -287,9 +299,11 @@ static void test_random_ranges(void **state)
         for (int i = 0; i < 20; i++) {
             begin[i] = 3 * i + (int64_t)draw(&random, 3);
             end[i] = draw(&random, 8) ? begin[i] + (int64_t)draw(&random, 30) : INT64_MAX;
-            fixture_sql(&f, "INSERT INTO range VALUES (NULL, 0, NULL, '%d', 0, NULL, 'x', 0, NULL, NULL,"
-                            " NULL, 'x', %lld, nullif(%lld, 9223372036854775807))",
-                        i, (long long)begin[i], (long long)end[i]);
+            fixture_sql(
+                &f,
+                "INSERT INTO range VALUES (NULL, 0, NULL, '%d', 0, NULL, 'x', 0, NULL, NULL,"
+                " NULL, 'x', %lld, nullif(%lld, 9223372036854775807))",
+                i, (long long)begin[i], (long long)end[i]);
         }
         struct up_run run = {.path = "random", .db = f.db};
         int64_t low = (int64_t)draw(&random, 40), high = low + (int64_t)draw(&random, 40);
@@ -297,7 +311,8 @@ static void test_random_ranges(void **state)
         for (int64_t seq = low; seq <= high; seq += 1 + (int64_t)draw(&random, 3)) {
             const struct up_range *range = up_ranges_at(&ranges, seq);
             int innermost = 19;
-            while (innermost >= 0 && !(begin[innermost] <= seq && seq < end[innermost])) innermost--;
+            while (innermost >= 0 && !(begin[innermost] <= seq && seq < end[innermost]))
+                innermost--;
             assert_int_equal(range ? atoi(range->name) : -1, innermost);
         }
         up_ranges_release(&ranges);
@@ -313,9 +328,10 @@ static void test_many_names(void **state)
     struct up_replay replay;
     struct up_error error;
     fixture_open(&f, ":memory:");
-    fixture_sql(&f, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
-                    "INSERT INTO tensor SELECT i, 0, 'device', 1, 'x', 'mlp', NULL, 'forward', 'u8',"
-                    " '[1]', i, i, 0, 'compute', 0, 0, NULL, i, 400001 - i, 0, 0 FROM n");
+    fixture_sql(&f,
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
+                "INSERT INTO tensor SELECT i, 0, 'device', 1, 'x', 'mlp', NULL, 'forward', 'u8',"
+                " '[1]', i, i, 0, 'compute', 0, 0, NULL, i, 400001 - i, 0, 0 FROM n");
     struct up_run run = {.path = "many", .db = f.db};
     int64_t begun = up_clock_ns();
     assert_int_equal(up_replay_read(&run, 0, UP_SPACE_DEVICE, &replay, &error), UP_OK);

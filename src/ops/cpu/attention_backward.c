@@ -3,9 +3,9 @@
  *   dv = P^T do,   dP = do v^T,   dS = P (dP - delta),   dk = scale dS^T q,   dq = scale dS k
  *
  * The scores of a pair of blocks are formed once, for all three gradients; attention_lanes_impl.h
- * says in which order pairs are taken, so that many threads can take part and sums are always formed
- * in the same order. dq may take the place of d_o: a block of d_o is copied when its first pair (d = 0) is
- * taken, and dq is written only then.
+ * says in which order pairs are taken, so that many threads can take part and sums are always
+ * formed in the same order. dq may take the place of d_o: a block of d_o is copied when its first
+ * pair (d = 0) is taken, and dq is written only then.
  */
 #include "ops/cpu/attention_impl.h"
 #include "ops/ops_impl.h"
@@ -26,8 +26,8 @@ struct scratch {
     float *lanes; // [units * window][lane floats]
 };
 
-/* What is taken at a time: query heads number `member` of their groups, of the units from `unit` on,
- * and of each the query blocks from `block` on. */
+/* What is taken at a time: query heads number `member` of their groups, of the units from `unit`
+ * on, and of each the query blocks from `block` on. */
 struct window {
     int64_t unit, units, member, block, end_block;
 };
@@ -141,8 +141,8 @@ static void prepare(const struct up_attention_backward_args *a, float *delta)
     for (int64_t i = 0; i < blocks * sequences; i++) {
         int64_t b = i / blocks / s->heads, head = i / blocks % s->heads, row = i % blocks * BLOCK;
         int64_t at = up_attention_at(s, s->heads, b, row, head);
-        dot_rows((const float *)a->d_o + at, (const float *)a->o + at,
-                 up_min(BLOCK, s->seq - row), s->heads * s->head_dim, s->head_dim,
+        dot_rows((const float *)a->d_o + at, (const float *)a->o + at, up_min(BLOCK, s->seq - row),
+                 s->heads * s->head_dim, s->head_dim,
                  delta + up_attention_stat_at(s, b, head, row));
     }
     size_t bytes = (size_t)(s->kv_heads * s->head_dim) * sizeof(float);

@@ -1,6 +1,6 @@
-/* Attention forward: for each block of query rows, over the blocks of keys that it may see, with the
- * running maximum and sum of Milakov and Gimelshein's online softmax (2018). The output itself is
- * the accumulator. */
+/* Attention forward: for each block of query rows, over the blocks of keys that it may see, with
+ * the running maximum and sum of Milakov and Gimelshein's online softmax (2018). The output itself
+ * is the accumulator. */
 #include "ops/cpu/attention_impl.h"
 #include "ops/ops_impl.h"
 
@@ -76,7 +76,8 @@ static void add_keys(const struct up_attention_forward_args *a, const struct que
     _Alignas(64) float scores[BLOCK * BLOCK];
     int64_t stride = s->heads * s->head_dim, kv_stride = s->kv_heads * s->head_dim;
     int64_t at = up_attention_at(s, s->heads, q->b, q->first, q->head);
-    int64_t kv_at = up_attention_at(s, s->kv_heads, q->b, first_key, up_attention_kv_head(s, q->head));
+    int64_t kv_at =
+        up_attention_at(s, s->kv_heads, q->b, first_key, up_attention_kv_head(s, q->head));
     float *o = (float *)a->o + at;
 
     up_attention_gemm(CblasNoTrans, CblasTrans, keys, q->rows, s->head_dim,

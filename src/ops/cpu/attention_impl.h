@@ -38,8 +38,8 @@ static inline void up_attention_gemm(CBLAS_TRANSPOSE transpose_a, CBLAS_TRANSPOS
                                      int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                                      int64_t ldc)
 {
-    cblas_sgemm(CblasRowMajor, transpose_a, transpose_b, (int)m, (int)n, (int)k, alpha, a,
-                (int)lda, b, (int)ldb, beta, c, (int)ldc);
+    cblas_sgemm(CblasRowMajor, transpose_a, transpose_b, (int)m, (int)n, (int)k, alpha, a, (int)lda,
+                b, (int)ldb, beta, c, (int)ldc);
 }
 
 #endif

@@ -10,8 +10,9 @@ enum {
 };
 
 /* The backward pass takes `units` pairs of (batch row, KV head), and of each a window of `window`
- * blocks of query rows. Within the window it goes along diagonals: at distance d, query block i meets
- * key block i - d, so that no two pairs of blocks of a diagonal add to the same dq, dk or dv. */
+ * blocks of query rows. Within the window it goes along diagonals: at distance d, query block i
+ * meets key block i - d, so that no two pairs of blocks of a diagonal add to the same dq, dk or dv.
+ */
 struct up_attention_lanes {
     int64_t units, window;
 };

@@ -1,8 +1,9 @@
 /* What the cpu implementations share: how work is split so that results do not depend on the number
  * of threads, the attribute for inner loops, and a vectorisable exp.
  *
- * The rule for splitting: the pieces are a function of the shapes alone. A piece that owns its output
- * may run anywhere; where pieces contribute to one sum, their partial results are added in order.
+ * The rule for splitting: the pieces are a function of the shapes alone. A piece that owns its
+ * output may run anywhere; where pieces contribute to one sum, their partial results are added in
+ * order.
  */
 #ifndef UP_OPS_CPU_CPU_IMPL_H
 #define UP_OPS_CPU_CPU_IMPL_H
@@ -40,10 +41,10 @@ static inline struct up_cpu_span up_cpu_piece(int64_t total, int64_t pieces, int
     return (struct up_cpu_span){first, up_min(size, total - first)};
 }
 
-/* e^x for x clamped to [-87, 88], within 1e-7 relative; NaN stays NaN. With n the integer nearest to
- * x / ln 2 and r = x - n ln 2, e^x = 2^n (1 + r + r^2 q(r)). ln 2 is subtracted in two parts, the
- * first of 15 bits so that n times it is exact. q interpolates (e^r - 1 - r) / r^2 at the Chebyshev
- * nodes of |r| <= ln 2 / 2, which costs 1e-8; the rest of the error is rounding. */
+/* e^x for x clamped to [-87, 88], within 1e-7 relative; NaN stays NaN. With n the integer nearest
+ * to x / ln 2 and r = x - n ln 2, e^x = 2^n (1 + r + r^2 q(r)). ln 2 is subtracted in two parts,
+ * the first of 15 bits so that n times it is exact. q interpolates (e^r - 1 - r) / r^2 at the
+ * Chebyshev nodes of |r| <= ln 2 / 2, which costs 1e-8; the rest of the error is rounding. */
 UP_CPU_INLINE float up_cpu_exp(float x)
 {
     const float round_to_integer = 0x1.8p23f; // adding it leaves n in the low bits of the mantissa

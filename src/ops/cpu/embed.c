@@ -39,8 +39,8 @@ static void add_stripe(const struct up_embed_backward_args *a, int64_t first, in
     }
 }
 
-/* Several rows may have the same id: what is split is the columns, so that each element of the table
- * gets its rows in order. */
+/* Several rows may have the same id: what is split is the columns, so that each element of the
+ * table gets its rows in order. */
 void up_cpu_embed_backward(const void *args)
 {
     const struct up_embed_backward_args *a = args;

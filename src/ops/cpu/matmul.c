@@ -17,7 +17,7 @@ enum {
 };
 
 struct tiling {
-    int64_t m, n;         // extents of a tile; those at the edge are smaller
+    int64_t m, n;          // extents of a tile; those at the edge are smaller
     int64_t rows, columns; // how many tiles there are
 };
 
@@ -65,8 +65,8 @@ static void multiply(const struct up_matmul_args *a, const struct tiling *t, int
     const float *right = (const float *)a->b + (a->transpose_b ? j * a->ldb : j);
     cblas_sgemm(CblasRowMajor, a->transpose_a ? CblasTrans : CblasNoTrans,
                 a->transpose_b ? CblasTrans : CblasNoTrans, (int)up_min(t->m, a->m - i),
-                (int)up_min(t->n, a->n - j), (int)a->k, 1.0f, left, (int)a->lda, right,
-                (int)a->ldb, a->beta, (float *)a->c + i * a->ldc + j, (int)a->ldc);
+                (int)up_min(t->n, a->n - j), (int)a->k, 1.0f, left, (int)a->lda, right, (int)a->ldb,
+                a->beta, (float *)a->c + i * a->ldc + j, (int)a->ldc);
 }
 
 void up_cpu_matmul(const void *args)

@@ -22,8 +22,8 @@ UP_CPU_INLINE void up_cpu_norm_row(const float *x, const float *weight, float r,
     for (int64_t i = 0; i < width; i++) y[i] = weight[i] * (x[i] * r);
 }
 
-/* dx = keep dx + r g - x r^3 mean(g x) with g = weight dy, where dx is not read if keep is 0 and may
- * then be x or dy. */
+/* dx = keep dx + r g - x r^3 mean(g x) with g = weight dy, where dx is not read if keep is 0 and
+ * may then be x or dy. */
 UP_CPU_INLINE void up_cpu_norm_row_backward(const float *x, const float *weight, const float *dy,
                                             float r, bool keep, float *dx, int64_t width)
 {

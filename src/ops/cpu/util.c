@@ -11,8 +11,8 @@ void up_cpu_fill(const void *args)
         memset((char *)a->x + i, 0, (size_t)up_min(piece, a->bytes - i));
 }
 
-/* bf16 is the upper half of an fp32. Adding just under half of its last place, or exactly half where
- * that place is odd, carries when it should; a NaN is kept from being rounded to infinity. */
+/* bf16 is the upper half of an fp32. Adding just under half of its last place, or exactly half
+ * where that place is odd, carries when it should; a NaN is kept from being rounded to infinity. */
 UP_CPU_HOT static void narrow(const uint32_t *x, uint16_t *y, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -1,0 +1,215 @@
+/* upipe-train from outside: what it prints and writes, what it refuses, and that it leaves nothing
+ * half-written. */
+#include "tests/cli/program.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static struct program program; // large
+
+static void test_json_log(void **state)
+{
+    (void)state;
+    char folder[32], data[64], log[64], line[4096];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    file_write_text(data, 300);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "3", "--json-log", log);
+    assert_int_equal(program.status, 0);
+    FILE *file = fopen(log, "r");
+    assert_non_null(file);
+    for (int step = 0; step < 3; step++) {
+        assert_non_null(fgets(line, sizeof line, file));
+        json_t *root = json_loads(line, 0, NULL);
+        assert_non_null(root);
+        assert_int_equal(json_integer_value(json_object_get(root, "step")), step);
+        assert_int_equal(json_integer_value(json_object_get(root, "tokens")), 64);
+        assert_true(json_real_value(json_object_get(root, "loss")) > 1);
+        assert_true(json_real_value(json_object_get(root, "grad_norm")) > 0);
+        assert_true(json_real_value(json_object_get(root, "seconds")) > 0);
+        assert_true(json_real_value(json_object_get(root, "tokens_per_s")) > 0);
+        assert_true(json_integer_value(json_object_get(root, "peak_bytes")) > 800000 * 16);
+        json_decref(root);
+    }
+    assert_null(fgets(line, sizeof line, file));
+    fclose(file);
+    assert_int_equal(folder_count(folder), 2);
+    folder_remove(folder);
+}
+
+static void test_dry_needs_no_data(void **state)
+{
+    (void)state;
+    char folder[32], log[64], line[4096];
+    folder_make(folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "llama3-8b", "--seq", "1M", "--data",
+                "/nowhere", "--steps", "2", "--json-log", log);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "forecast"));
+    file_read(log, line, sizeof line);
+    *strchr(line, '\n') = 0;
+    json_t *root = json_loads(line, 0, NULL);
+    assert_true(json_is_null(json_object_get(root, "loss")));
+    assert_true(json_is_null(json_object_get(root, "grad_norm")));
+    assert_int_equal(json_integer_value(json_object_get(root, "tokens")), 1 << 20);
+    assert_true(json_integer_value(json_object_get(root, "peak_bytes")) > 8030261248 * 16);
+    json_decref(root);
+    folder_remove(folder);
+}
+
+// One seed, one curve; another seed, another.
+static void test_seed(void **state)
+{
+    (void)state;
+    char folder[32], data[64], log[64];
+    static char first[4096], again[4096];
+    double loss[3];
+    static const char *const seeds[] = {"1", "1", "2"};
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    file_write_text(data, 200);
+    for (int i = 0; i < 3; i++) {
+        program_run(&program, "upipe-train", "--data", data, "--seq", "48", "--steps", "1", "--seed",
+                    seeds[i], "--json-log", log);
+        assert_int_equal(program.status, 0);
+        file_read(log, i ? again : first, sizeof first);
+        json_t *root = json_loads(i ? again : first, JSON_DISABLE_EOF_CHECK, NULL);
+        loss[i] = json_real_value(json_object_get(root, "loss"));
+        json_decref(root);
+    }
+    assert_true(loss[0] == loss[1]);
+    assert_true(loss[0] != loss[2]);
+    folder_remove(folder);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    char folder[32], data[64], trace[64], log[64], config[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(trace, sizeof trace, "%s/run.db", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    file_write_text(data, 300);
+    static const struct {
+        const char *words[8];
+        const char *says;
+    } rows[] = {
+        {{"--sequence", "5"}, "--sequence"},
+        {{"--seq", "5x"}, "--seq"},
+        {{"--seq", "0"}, "--seq"},
+        {{"--seq", "9223372036854775808"}, "--seq"},
+        {{"--seq", "300"}, "data"},
+        {{"--seq", "8T", "--batch", "1000000"}, "--seq"},
+        {{"--steps", "0"}, "--steps"},
+        {{"--steps"}, "--steps"},
+        {{"--batch", "-1"}, "--batch"},
+        {{"--lr", "fast"}, "--lr"},
+        {{"--beta1", "1"}, "--beta1"},
+        {{"--eps", "0"}, "--eps"},
+        {{"--schedule", "linear"}, "constant|cosine"},
+        {{"--model", "gpt2"}, "llama3-8b"},
+        {{"--model", "/"}, "config.json"},
+        {{"--layers", "5"}, "--layers 5: tiny has 4"},
+        {{"--dtype", "bf16"}, "--dtype bf16"},
+        {{"--as", "cuda"}, "--as cuda"},
+        {{"--device", "cuda"}, "cpu|dry"},
+        {{"--device", "dry", "--as", "cuda", "--dtype", "fp32"}, "--dtype fp32"},
+        {{"--device", "dry", "--as", "cpu", "--dtype", "bf16"}, "--dtype bf16"},
+        {{"--device", "dry", "--machine", "abacus"}, "generic"},
+        {{"--device", "dry", "--chaos", "1"}, "--chaos"},
+        {{"--data", "/nowhere/at/all"}, "/nowhere/at/all"},
+        {{"--data", "/"}, "/"},
+        {{"--data-format", "u8"}, "bytes|u16|u32|i32"},
+        {{"--data-format", "u32"}, "data"},
+        {{"--trace", "/nowhere/run.db"}, "/nowhere"},
+        {{"--trace", "/"}, "--trace"},
+        {{"--trace-steps", "3:1"}, "A:B"},
+        {{"--json-log", "/nowhere/log"}, "--json-log"},
+        {{"--upipe", "3"}, "nearest that do are 2 and 4"},
+        {{"--upipe", "9"}, "8 and 8"},
+        {{"--checkpoint", "block:2"}, "none|block|attn[:N]"},
+        {{"--tile-mlp", "0"}, "--tile-mlp"},
+        {{"stray"}, "stray"},
+    };
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        // Good options before; of one given twice the last wins.
+        const char *words[24] = {"--data", data, "--seq", "64", "--steps", "1", "--trace", trace,
+                                 "--json-log", log};
+        memcpy(words + 10, rows[i].words, sizeof rows[i].words);
+        program_run_words(&program, "upipe-train", words);
+        program_must_refuse(&program, rows[i].says);
+        if (folder_count(folder) != 1) fail_msg("'%s' left a file behind", rows[i].says);
+    }
+    folder_remove(folder);
+}
+
+static void test_unwritable_trace_keeps_what_is_there(void **state)
+{
+    (void)state;
+    char folder[32], data[64], other[64], text[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(other, sizeof other, "%s/other.txt", folder);
+    file_write_text(data, 300);
+    file_write(other, "precious", 8);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--trace", other);
+    program_must_refuse(&program, "other.txt");
+    file_read(other, text, sizeof text);
+    assert_string_equal(text, "precious");
+    folder_remove(folder);
+}
+
+static void test_help(void **state)
+{
+    (void)state;
+    program_run(&program, "upipe-train", "--help");
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "--weight-decay D"));
+    assert_non_null(strstr(program.out, "[0.1]"));
+}
+
+// A second run replaces the first one's trace; the report reads it.
+static void test_trace_and_report(void **state)
+{
+    (void)state;
+    char folder[32], data[64], trace[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(trace, sizeof trace, "%s/run.db", folder);
+    file_write_text(data, 300);
+    for (int i = 0; i < 2; i++) {
+        program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "5", "--trace",
+                    trace);
+        assert_int_equal(program.status, 0);
+        assert_int_equal(folder_count(folder), 2);
+    }
+    program_run(&program, "upipe-report", trace);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "5 of 5 steps"));
+    assert_null(strstr(program.out, "INCOMPLETE"));
+    program_run(&program, "upipe-report", "peak", trace, "--json");
+    assert_int_equal(program.status, 0);
+    json_t *root = json_loads(program.out, 0, NULL);
+    assert_non_null(root);
+    json_decref(root);
+    folder_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json_log),
+        cmocka_unit_test(test_dry_needs_no_data),
+        cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unwritable_trace_keeps_what_is_there),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_trace_and_report),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
