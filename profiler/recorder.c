@@ -42,7 +42,8 @@ struct up_recorder {
     struct up_event batch[BATCH_EVENTS];
 };
 
-// --- The thread -----------------------------------------------------------------------------------
+// --- The thread
+// -----------------------------------------------------------------------------------
 
 static int64_t resident_bytes(void)
 {
@@ -110,8 +111,7 @@ static void abandon_if_failed(struct up_recorder *recorder)
 {
     if (recorder->abandoned || !up_store_failed(recorder->store)) return;
     recorder->abandoned = true;
-    for (int i = 0; i < recorder->source_count; i++)
-        up_trace_abandon(recorder->sources[i].trace);
+    for (int i = 0; i < recorder->source_count; i++) up_trace_abandon(recorder->sources[i].trace);
 }
 
 static void keep_time(struct up_recorder *recorder)
@@ -150,7 +150,8 @@ static void *record(void *argument)
     return NULL;
 }
 
-// --- The life of a recorder -----------------------------------------------------------------------
+// --- The life of a recorder
+// -----------------------------------------------------------------------
 
 static void release(struct up_recorder *recorder)
 {
@@ -239,12 +240,16 @@ static void set_number(struct up_recorder *recorder, const char *key, int64_t va
     up_store_meta_set(recorder->store, key, text);
 }
 
-static int64_t ring_bytes(void) { return (int64_t)RING_EVENTS * (int64_t)sizeof(struct up_event); }
+static int64_t ring_bytes(void)
+{
+    return (int64_t)RING_EVENTS * (int64_t)sizeof(struct up_event);
+}
 
 static void tell_costs(struct up_recorder *recorder)
 {
     int64_t waits = 0;
-    int64_t bytes = (int64_t)sizeof *recorder + STACK_BYTES + up_store_memory_bytes(recorder->store);
+    int64_t bytes =
+        (int64_t)sizeof *recorder + STACK_BYTES + up_store_memory_bytes(recorder->store);
     for (int i = 0; i < recorder->source_count; i++) {
         waits += (int64_t)up_trace_waits(recorder->sources[i].trace);
         bytes += ring_bytes() + up_step_log_bytes(&recorder->sources[i].log);

@@ -35,9 +35,13 @@ int64_t up_step_log_bytes(const struct up_step_log *log)
     return bytes_of(log->most_keys, log->most_held);
 }
 
-int64_t up_step_log_bytes_max(void) { return bytes_of(UP_STEP_EVENTS_MAX, UP_STEP_EVENTS_MAX); }
+int64_t up_step_log_bytes_max(void)
+{
+    return bytes_of(UP_STEP_EVENTS_MAX, UP_STEP_EVENTS_MAX);
+}
 
-// --- Writing and holding --------------------------------------------------------------------------
+// --- Writing and holding
+// --------------------------------------------------------------------------
 
 static void write_event(struct up_step_log *log, const struct up_event *event)
 {
@@ -66,17 +70,21 @@ static void remember_key(struct up_step_log *log, uint64_t key)
     log->most_keys = up_max(log->most_keys, up_min(log->position, UP_STEP_EVENTS_MAX));
 }
 
-// --- What outlives a step that is dropped ---------------------------------------------------------
+// --- What outlives a step that is dropped
+// ---------------------------------------------------------
 
 // What begins or ends with the event, as one number for tensors and ranges; 0: nothing does.
 static uint64_t lifetime(const struct up_event *event)
 {
     switch (event->kind) {
     case UP_EVENT_ALLOC:
-    case UP_EVENT_FREE: return event->tensor.id << 1;
+    case UP_EVENT_FREE:
+        return event->tensor.id << 1;
     case UP_EVENT_RANGE_BEGIN:
-    case UP_EVENT_RANGE_END: return event->range.id << 1 | 1;
-    default: return 0;
+    case UP_EVENT_RANGE_END:
+        return event->range.id << 1 | 1;
+    default:
+        return 0;
     }
 }
 
@@ -124,20 +132,24 @@ static void drop_held(struct up_step_log *log)
     log->held_count = 0;
 }
 
-// --- Steps ----------------------------------------------------------------------------------------
+// --- Steps
+// ----------------------------------------------------------------------------------------
 
-static bool has_span(const struct up_step_log *log) { return log->span.first >= 0; }
+static bool has_span(const struct up_step_log *log)
+{
+    return log->span.first >= 0;
+}
 
 static enum up_step_mode mode_of_step(const struct up_step_log *log, int64_t step)
 {
     if (has_span(log))
         return step >= log->span.first && step <= log->span.last ? UP_STEP_WHOLE : UP_STEP_SKIPPED;
-    if (log->steps < UP_STEPS_ALWAYS_WHOLE || log->key_count < 0)
-        return UP_STEP_WHOLE;
+    if (log->steps < UP_STEPS_ALWAYS_WHOLE || log->key_count < 0) return UP_STEP_WHOLE;
     return UP_STEP_REPEATING;
 }
 
-// The step is left without its end: the run failed in it. It repeats nothing, and nothing repeats it.
+// The step is left without its end: the run failed in it. It repeats nothing, and nothing repeats
+// it.
 static void abandon_step(struct up_step_log *log)
 {
     if (log->mode == UP_STEP_OUTSIDE) return;
@@ -207,7 +219,8 @@ static void end_step(struct up_step_log *log, const struct up_event *event)
     log->mode = UP_STEP_OUTSIDE;
 }
 
-// --- Events ---------------------------------------------------------------------------------------
+// --- Events
+// ---------------------------------------------------------------------------------------
 
 static void take_repeating(struct up_step_log *log, const struct up_event *event)
 {
@@ -240,19 +253,37 @@ static void take_out_of_memory(struct up_step_log *log, const struct up_event *e
 void up_step_log_take(struct up_step_log *log, const struct up_event *event)
 {
     switch ((enum up_event_kind)event->kind) {
-    case UP_EVENT_STEP_BEGIN: begin_step(log, event); return;
-    case UP_EVENT_STEP_END: end_step(log, event); return;
-    case UP_EVENT_OOM: take_out_of_memory(log, event); return;
+    case UP_EVENT_STEP_BEGIN:
+        begin_step(log, event);
+        return;
+    case UP_EVENT_STEP_END:
+        end_step(log, event);
+        return;
+    case UP_EVENT_OOM:
+        take_out_of_memory(log, event);
+        return;
     case UP_EVENT_USAGE:
-    case UP_EVENT_DIAGNOSTIC: write_event(log, event); return;
-    default: break;
+    case UP_EVENT_DIAGNOSTIC:
+        write_event(log, event);
+        return;
+    default:
+        break;
     }
     switch (log->mode) {
-    case UP_STEP_OUTSIDE: write_event(log, event); return;
+    case UP_STEP_OUTSIDE:
+        write_event(log, event);
+        return;
     case UP_STEP_WHOLE:
-    case UP_STEP_REPEATING: take_repeating(log, event); return;
-    case UP_STEP_SKIPPED: take_skipped(log, event); return;
+    case UP_STEP_REPEATING:
+        take_repeating(log, event);
+        return;
+    case UP_STEP_SKIPPED:
+        take_skipped(log, event);
+        return;
     }
 }
 
-void up_step_log_end(struct up_step_log *log) { abandon_step(log); }
+void up_step_log_end(struct up_step_log *log)
+{
+    abandon_step(log);
+}

@@ -1,10 +1,11 @@
 /* Inside the recorder: what of one rank's events is kept. recorder.h says which steps are written
  * whole; here is how that is found out while the events come by.
  *
- * A step that may repeat the one before is held back, event by event, for as long as it does. At the
- * first difference what is held is written and the rest follows at once; at the end of a step that
- * did repeat it is dropped. What outlives such a step is not dropped: tensors and ranges that began in
- * it and did not end get their row, and those that ended in it but began before get theirs completed.
+ * A step that may repeat the one before is held back, event by event, for as long as it does. At
+ * the first difference what is held is written and the rest follows at once; at the end of a step
+ * that did repeat it is dropped. What outlives such a step is not dropped: tensors and ranges that
+ * began in it and did not end get their row, and those that ended in it but began before get theirs
+ * completed.
  *
  * Errors of the store are its own to remember (up_store_failed): nothing here returns one.
  */
@@ -33,14 +34,14 @@ struct up_step_log {
     enum up_step_mode mode;
     int64_t steps; // begun so far
 
-    uint64_t *keys;     // of the step before; from `position` on those of this step, once they differ
-    int64_t key_count;  // events of the step before; -1: too many, or there is none to compare with
-    int64_t position;   // events of this step so far
+    uint64_t *keys; // of the step before; from `position` on those of this step, once they differ
+    int64_t key_count; // events of the step before; -1: too many, or there is none to compare with
+    int64_t position;  // events of this step so far
     struct up_event *held;
     int held_count;
     uint64_t *lifetimes; // scratch, of as many as are held
 
-    struct { // the last step whose rows are all in the file
+    struct {          // the last step whose rows are all in the file
         int64_t step; // -1: none yet
         uint64_t peak_seq, event_hash;
         int64_t peak_bytes;

@@ -2,7 +2,7 @@
 #include "report/report.h"
 #include "report/sections.h"
 
-enum { TENSORS = 10, KINDS = 4 }; // what one screen has room for
+enum { TENSORS = 10, KINDS = 3 }; // what one screen has room for
 
 static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
 

@@ -184,6 +184,17 @@ void up_emit_cell(struct up_emitter *emitter, const char *column, const char *te
     free(clean);
 }
 
+void up_emit_piece(struct up_emitter *emitter, const char *form, const char *text)
+{
+    if (!emitter->page) return;
+    char *clean = up_text_clean(text, emitter->style.utf8);
+    if (clean)
+        up_page_piece(emitter->page, form, clean);
+    else
+        emitter->failed = true;
+    free(clean);
+}
+
 void up_emit_bar(struct up_emitter *emitter, const char *column, double share, int width)
 {
     char bar[UP_BAR_TEXT];

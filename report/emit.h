@@ -31,10 +31,13 @@ void up_emit_object_begin(struct up_emitter *emitter, const char *key);
 void up_emit_object_end(struct up_emitter *emitter);
 
 /* Lines, in the text alone: their fields stand between, joined by commas. A heading has an empty
- * line before it; a line without fields does not appear. */
+ * line before it, and so has what follows a table; a line without fields does not appear. */
 void up_emit_heading_begin(struct up_emitter *emitter);
 void up_emit_line_begin(struct up_emitter *emitter, const char *label);
 void up_emit_line_end(struct up_emitter *emitter);
+
+/* A piece of a line that says no more than other fields do: the text's alone. */
+void up_emit_piece(struct up_emitter *emitter, const char *form, const char *text);
 
 /* A remark that the reader must not miss: an element of the JSON's "notes", a line of the text. */
 void up_emit_note(struct up_emitter *emitter, const char *format, ...)
@@ -64,7 +67,8 @@ struct up_column {
     int least, most; // characters; most 0: no limit
 };
 
-/* An array of objects under `key`. `columns` must outlive the table. Tables do not nest. */
+/* An array of objects under `key`; without columns it is in the JSON alone. `columns` must outlive
+ * the table. Tables do not nest. */
 void up_emit_table_begin(struct up_emitter *emitter, const char *key,
                          const struct up_column *columns, int count);
 void up_emit_table_end(struct up_emitter *emitter);

@@ -135,11 +135,10 @@ void up_section_run(struct up_emitter *emitter, const struct up_run *run,
 void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts)
 {
     up_emit_object_begin(emitter, "training");
-    up_emit_heading_begin(emitter);
-    up_emit_real(emitter, "first_loss", "Loss {} at first", facts->first_loss);
+    up_emit_line_begin(emitter, facts->dry ? "forecast" : "training");
+    up_emit_real(emitter, "first_loss", "loss {} at first", facts->first_loss);
     up_emit_real(emitter, "last_loss", "{} at last", facts->last_loss);
-    up_emit_rate(emitter, "tokens_per_s", facts->dry ? "Forecast {} tokens/s" : "{} tokens/s",
-                 facts->tokens_per_s);
+    up_emit_rate(emitter, "tokens_per_s", "{} tokens/s", facts->tokens_per_s);
     up_emit_seconds(emitter, "step_s", "{} a step", facts->step_s);
     up_emit_line_end(emitter);
     up_emit_line_begin(emitter, "recording");

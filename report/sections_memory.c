@@ -94,9 +94,9 @@ static const struct up_column category_columns[] = {{"category", "category", fal
                                                     {"bar", "", false, 0, 0}};
 
 static void emit_categories(struct up_emitter *emitter, const struct up_live_groups *categories,
-                            int64_t whole)
+                            const struct up_column *columns, int column_count, int64_t whole)
 {
-    up_emit_table_begin(emitter, "categories", category_columns, UP_COUNT(category_columns));
+    up_emit_table_begin(emitter, "categories", columns, column_count);
     for (int64_t i = 0; i < categories->count; i++) {
         const struct up_live_group *group = &categories->items[i];
         up_emit_row_begin(emitter);
@@ -151,7 +151,7 @@ static void emit_tensor(struct up_emitter *emitter, const struct up_live_tensor 
     if (tensor->step == UP_NONE)
         snprintf(since, sizeof since, "%s", tensor->phase);
     else
-        snprintf(since, sizeof since, "step %lld %s", (long long)tensor->step, tensor->phase);
+        snprintf(since, sizeof since, "%lld %s", (long long)tensor->step, tensor->phase);
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "name", NULL, tensor->name);
     up_emit_text(emitter, "category", NULL, tensor->category);
@@ -177,9 +177,9 @@ static void emit_largest(struct up_emitter *emitter, const struct up_live *live,
     static const struct up_column columns[] = {{"name", "largest tensors", false, 16, NAME_WIDTH},
                                                {"bytes", "bytes", true, 10, 0},
                                                {"share", "share", true, 6, 0},
-                                               {"category", "category", false, 0, 12},
-                                               {"shape", "shape", false, 0, 20},
-                                               {"since", "since", false, 0, 16}};
+                                               {"category", "category", false, 0, 10},
+                                               {"shape", "shape", false, 0, 22},
+                                               {"since", "since step", false, 0, 12}};
     int64_t count = limit ? up_min(limit, live->count) : live->count;
     up_emit_table_begin(emitter, "largest", columns, UP_COUNT(columns));
     for (int64_t i = 0; i < count; i++) emit_tensor(emitter, &live->tensors[i], live->bytes);
@@ -212,21 +212,29 @@ static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
     up_emit_table_end(emitter);
 }
 
+// In text one line: there is little to say about the host where the device is where the work is.
 static void emit_host(struct up_emitter *emitter, const struct up_breakdown *breakdown)
 {
     const struct up_peak *peak = &breakdown->host_peak;
+    const struct up_live_groups *categories = &breakdown->host_categories;
     if (peak->seq == UP_NONE) {
         up_emit_null(emitter, "host");
         return;
     }
     up_emit_object_begin(emitter, "host");
-    up_emit_heading_begin(emitter);
-    up_emit_bytes(emitter, "peak_bytes", "Host memory {} at its own peak", peak->peak_bytes);
-    up_emit_known(emitter, "rank", "rank {}", peak->rank);
+    up_emit_line_begin(emitter, "host");
+    up_emit_bytes(emitter, "peak_bytes", "{} at its own peak", peak->peak_bytes);
+    up_emit_known(emitter, "rank", NULL, peak->rank);
     up_emit_known(emitter, "step", "step {}", peak->step);
     up_emit_known(emitter, "peak_seq", "seq {}", peak->seq);
+    for (int64_t i = 0; i < categories->count; i++) {
+        char bytes[UP_UNITS_TEXT], text[UP_META_TEXT];
+        up_format_bytes(bytes, (uint64_t)categories->items[i].bytes);
+        snprintf(text, sizeof text, "%s %s", categories->items[i].name, bytes);
+        up_emit_piece(emitter, "{}", text);
+    }
     up_emit_line_end(emitter);
-    emit_categories(emitter, &breakdown->host_categories, breakdown->host.bytes);
+    emit_categories(emitter, categories, NULL, 0, breakdown->host.bytes);
     up_emit_object_end(emitter);
 }
 
@@ -240,7 +248,8 @@ void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown 
     }
     emit_peak(emitter, &breakdown->peak, &breakdown->place);
     note_peak(emitter, breakdown);
-    emit_categories(emitter, &breakdown->categories, breakdown->live.bytes);
+    emit_categories(emitter, &breakdown->categories, category_columns, UP_COUNT(category_columns),
+                    breakdown->live.bytes);
     emit_reconciliation(emitter, &breakdown->sums);
     emit_largest(emitter, &breakdown->live, limit);
     emit_kinds(emitter, &breakdown->live, &breakdown->kinds, kinds);

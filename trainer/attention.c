@@ -1,50 +1,57 @@
 /* The attention half of a block: norm, projections, RoPE, attention, out-projection, over stages of
- * query heads (headwise chunking) and slices of tokens.
+ * query heads (headwise chunking) and slices of tokens, for any number of context-parallel ranks.
  *
- * A stage handles the config's stage heads; with all heads in one stage (--upipe off) this is plain
- * attention. Stages use the same buffers one after the other: q, k, v and o of one stage are all that
- * exists beside x and the output. K and V are made in the stages where their heads change and stay
- * for those that share them.
+ * A stage handles the config's stage heads over the whole group; with all heads in one stage (--upipe
+ * off) this is plain Ulysses, with one rank plain attention. Stages use the same buffers one after the
+ * other: q, k, v and o of one stage are all that exists beside x and the output. K and V are made in the
+ * stages where their heads change and stay for those that share them.
  *
  * In the backward the incoming gradient first gives every stage's d_o and the out-projection's
  * gradient, in one go; then it becomes the accumulator of dx, to which each stage adds its own share
  * (RMSNorm's backward is linear in its incoming gradient).
+ *
+ * Layouts are those of exchange.h: projections live in sequence layout, the attention kernel in head
+ * layout. What a block keeps of attention's output is in sequence layout, since the out-projection and
+ * its gradients need that; it is exchanged again for the kernel, one stage at a time.
  */
 #include "trainer/step_impl.h"
 
-// What a stretch of work in one layer needs at hand.
+// What a pass over the layer needs at hand.
 struct attention {
     struct up_trainer *trainer;
     struct up_rank *rank;
     const struct up_config *config;
     const struct up_model *model;
-    const struct up_unit *unit;
+    struct up_unit *unit;
     struct up_kept *kept;
     int layer;
-    int64_t rows;           // local tokens
-    int64_t batch, seq;     // of the attention kernel's calls
-    int64_t stages;
-    struct up_tiles tiles;  // of the rows, for norm and projections
+    int64_t stages, slots;  // slot = pass * stages + stage
+    int64_t rows;           // local tokens of a pass
+    int64_t batch;          // sequences in a call of the attention kernel
+    struct up_tiles tiles;  // of a pass's rows, for norm and projections
     struct up_tensor *h;    // [tile, hidden], the normalised slice
-    bool h_is_normed;       // h holds the only slice, normalised
+    bool h_is_normed;       // h holds the pass's only slice, normalised
     const struct up_tensor *x;
 };
 
-// One stage's tensors. [rows, heads, head_dim] each; lse [batch, heads, seq] fp32.
+// One stage of one pass. Tensors in either layout; lse [batch, heads, seq] fp32.
 struct stage {
-    int64_t index;
-    struct up_heads query, kv;
-    struct up_tensor *q, *k, *v; // as attention takes them: after norm and RoPE
+    int64_t slot, index;
+    int64_t row;                 // the pass's first local token
+    const struct up_layout *kv;
+    struct up_tensor *q, *k, *v; // as attention takes them: after norm and RoPE, in head layout
     struct up_tensor *o, *lse;
     struct up_tensor *d_o;       // becomes dq
     struct up_tensor *dk, *dv;
+    struct up_tensor *raw_k;     // with q/k norm: the kept projection that k was made of, or NULL
 };
 
 static struct attention attention_of(struct up_trainer *trainer, int64_t layer,
                                      const struct up_tensor *x)
 {
     const struct up_config *config = trainer->config;
-    int64_t rows = up_trainer_tokens(trainer);
+    int64_t passes = up_config_passes(config), stages = up_config_stages(config);
+    int64_t rows = up_trainer_tokens(trainer) / passes;
     return (struct attention){.trainer = trainer,
                               .rank = trainer->rank,
                               .config = config,
@@ -52,10 +59,10 @@ static struct attention attention_of(struct up_trainer *trainer, int64_t layer,
                               .unit = up_units_block(&trainer->units, layer),
                               .kept = &trainer->kept[layer],
                               .layer = (int)layer,
+                              .stages = stages,
+                              .slots = stages * passes,
                               .rows = rows,
-                              .batch = config->batch,
-                              .seq = config->seq,
-                              .stages = up_config_stages(config),
+                              .batch = config->batch / passes,
                               .tiles = up_tiles_of(rows, config->tile_attn),
                               .x = x};
 }
@@ -67,105 +74,223 @@ static void take_h(struct attention *a)
     a->h_is_normed = false;
 }
 
-static struct up_tensor *alloc_heads(struct attention *a, const char *name, int64_t stage,
-                                     int64_t heads)
+static struct stage stage_at(struct attention *a, int64_t slot)
 {
-    return up_alloc(a->rank, UP_TAG_INDEX(ATTENTION, name, a->layer, a->stages > 1 ? stage : -1),
-                    a->config->dtype, UP_SHAPE(a->rows, heads, a->model->head_dim));
-}
-
-static struct stage stage_of(const struct attention *a, int64_t index)
-{
-    return (struct stage){.index = index,
-                          .query = up_config_query_heads(a->config, 0, index),
-                          .kv = up_config_kv_heads(a->config, 0, index)};
+    int64_t index = slot % a->stages;
+    if (index == 0) a->h_is_normed = false; // another pass has other rows
+    return (struct stage){.slot = slot,
+                          .index = index,
+                          .row = slot / a->stages * a->rows,
+                          .kv = &a->trainer->layouts.kv[index]};
 }
 
 // Whether K and V of this stage are not those of the next.
-static bool kv_ends(const struct attention *a, int64_t stage)
+static bool kv_ends(const struct attention *a, const struct stage *s)
 {
-    return stage + 1 == a->stages || up_config_kv_changes(a->config, stage + 1);
+    return s->index + 1 == a->stages || up_config_kv_changes(a->config, s->index + 1);
 }
 
-static void normalise(struct attention *a, struct up_tile tile)
+// The slot's stage, with K and V (and what is gathered for them) from the stage before if it shares them.
+static struct stage next_stage(struct attention *a, const struct stage *before, int64_t slot)
+{
+    struct stage s = stage_at(a, slot);
+    s.k = before->k;
+    s.v = before->v;
+    s.dk = before->dk;
+    s.dv = before->dv;
+    s.raw_k = before->raw_k;
+    return s;
+}
+
+/* --- Tensors of heads ---------------------------------------------------------------------------- */
+
+static struct up_tag tag_of(const struct attention *a, const char *name, int64_t slot)
+{
+    return UP_TAG_INDEX(ATTENTION, name, a->layer, a->slots > 1 ? slot : UP_NO_INDEX);
+}
+
+static const struct up_layout *query_layout(const struct attention *a)
+{
+    return &a->trainer->layouts.query;
+}
+
+// In sequence layout: [rows, heads of all slots, head_dim] as far as its size goes.
+static struct up_tensor *alloc_slots(struct attention *a, const char *name, int64_t slot,
+                                     const struct up_layout *layout)
+{
+    return up_alloc(a->rank, tag_of(a, name, slot), a->config->dtype,
+                    UP_SHAPE(a->rows, layout->slots_heads, a->model->head_dim));
+}
+
+static struct up_tensor *alloc_own(struct attention *a, const char *name, int64_t slot,
+                                   const struct up_layout *layout)
+{
+    return up_alloc(a->rank, tag_of(a, name, slot), a->config->dtype,
+                    UP_SHAPE(a->batch * a->config->seq, layout->own_heads, a->model->head_dim));
+}
+
+static void to_heads(struct attention *a, struct up_tensor **tensor, const char *name, int64_t slot,
+                     const struct up_layout *layout)
+{
+    up_to_heads(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config);
+}
+
+static void to_sequence(struct attention *a, struct up_tensor **tensor, const char *name, int64_t slot,
+                        const struct up_layout *layout)
+{
+    up_to_sequence(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config,
+                   a->trainer->cp_rank);
+}
+
+// Row `row` of the part of a tensor in sequence layout that is bound for (or comes from) rank r.
+static void *slot_row(const struct attention *a, const struct up_tensor *tensor,
+                      const struct up_layout *layout, int64_t r, int64_t heads, int64_t row)
+{
+    // With one rank a pass is the whole batch and the layout's offsets, all 0, are not asked.
+    int64_t at = (r ? layout->slot_at[r] : 0) + row * heads * a->model->head_dim;
+    return (char *)tensor->data + at * up_dtype_bytes[tensor->dtype];
+}
+
+/* --- Projections ---------------------------------------------------------------------------------- */
+
+// A projection to be made or gone back through: y in sequence layout.
+struct projection {
+    enum up_param_kind kind; // WQ, WK or WV
+    struct up_tensor *y;
+};
+
+static const struct up_layout *layout_of(const struct attention *a, const struct stage *s,
+                                         enum up_param_kind kind)
+{
+    return kind == UP_PARAM_WQ ? query_layout(a) : s->kv;
+}
+
+static struct up_heads heads_of(const struct attention *a, const struct stage *s,
+                                enum up_param_kind kind, int64_t r)
+{
+    return kind == UP_PARAM_WQ ? up_config_query_heads(a->config, r, s->index)
+                               : up_config_kv_heads(a->config, r, s->index);
+}
+
+static void normalise(struct attention *a, int64_t first_row, struct up_tile tile)
 {
     if (a->h_is_normed) return;
-    up_norm(a->trainer, up_row(a->x, tile.first), up_unit_weight(a->unit, UP_PARAM_ATTN_NORM),
-            a->h->data, tile.rows);
+    up_norm(a->trainer, up_row(a->x, first_row + tile.first),
+            up_unit_weight(a->unit, UP_PARAM_ATTN_NORM), a->h->data, tile.rows);
     a->h_is_normed = tile.rows == a->rows;
 }
 
-/* --- Heads of a projection ---------------------------------------------------------------------- */
-
-// The weight rows [first, first + count) x head_dim of Wq, Wk or Wv, and their gradient.
-static const void *head_rows(const struct attention *a, enum up_param_kind kind, struct up_heads heads)
+// One slice of one projection, for each rank's heads: the product `apply` makes of the slice's rows of
+// y, the weight's rows of those heads, and their gradient.
+static void for_each_slot(struct attention *a, const struct stage *s, const struct projection *p,
+                          struct up_tile tile,
+                          void (*apply)(struct attention *a, void *y, const void *weight, float *grad,
+                                        int64_t rows, int64_t width, float beta),
+                          bool first)
 {
-    int64_t width = a->model->head_dim * a->model->hidden * up_dtype_bytes[a->config->dtype];
-    return (const char *)up_unit_weight(a->unit, kind) + heads.first * width;
+    int64_t head = a->model->head_dim * a->model->hidden;
+    const char *weight = up_unit_weight(a->unit, p->kind);
+    float *grad = up_unit_grad(a->unit, p->kind);
+    for (int64_t r = 0; r < a->config->cp; r++) {
+        struct up_heads heads = heads_of(a, s, p->kind, r);
+        apply(a, slot_row(a, p->y, layout_of(a, s, p->kind), r, heads.count, tile.first),
+              weight + heads.first * head * up_dtype_bytes[a->config->dtype],
+              grad + heads.first * head, tile.rows, heads.count * a->model->head_dim,
+              first && r == 0 ? 0 : 1);
+    }
 }
 
-static float *head_rows_grad(const struct attention *a, enum up_param_kind kind,
-                             struct up_heads heads)
+static void apply_forward(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
+                          int64_t width, float beta)
 {
-    return up_unit_grad(a->unit, kind) + heads.first * a->model->head_dim * a->model->hidden;
+    (void)grad;
+    (void)beta;
+    up_project(a->trainer, a->h->data, weight, y, rows, width, a->model->hidden, a->model->hidden, 0);
 }
 
-// Wo's columns of these heads. Wo is [hidden, heads x head_dim].
-static const void *head_columns(const struct attention *a, struct up_heads heads)
+static void apply_grad(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
+                       int64_t width, float beta)
 {
-    return (const char *)up_unit_weight(a->unit, UP_PARAM_WO) +
-           heads.first * a->model->head_dim * up_dtype_bytes[a->config->dtype];
+    (void)weight;
+    (void)beta;
+    up_project_grad(a->trainer, y, a->h->data, grad, rows, width, a->model->hidden, a->model->hidden);
 }
 
-static int64_t wo_width(const struct attention *a) { return a->model->heads * a->model->head_dim; }
-
-// A projection to be made or gone back through, slice by slice.
-struct projection {
-    enum up_param_kind kind;
-    struct up_heads heads;
-    struct up_tensor *y; // [rows, heads, head_dim]
-};
+static void apply_back(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
+                       int64_t width, float beta)
+{
+    (void)grad;
+    up_project_back(a->trainer, y, weight, a->h->data, rows, width, a->model->hidden, a->model->hidden,
+                    beta);
+}
 
 // y = norm(x) W^T for each of them.
-static void project_heads(struct attention *a, const struct projection *projections, int count)
+static void project(struct attention *a, const struct stage *s, const struct projection *p, int count)
 {
-    int64_t hidden = a->model->hidden;
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
-        normalise(a, tile);
-        for (const struct projection *p = projections; p < projections + count; p++)
-            up_project(a->trainer, a->h->data, head_rows(a, p->kind, p->heads),
-                       up_row(p->y, tile.first), tile.rows, p->heads.count * a->model->head_dim,
-                       hidden, hidden, 0);
+        normalise(a, s->row, tile);
+        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_forward, false);
     }
 }
 
 // From the gradients y to those of the weights, and through the norm into dx.
-static void project_heads_back(struct attention *a, const struct projection *projections, int count,
-                               struct up_tensor *dx)
+static void project_back(struct attention *a, const struct stage *s, const struct projection *p,
+                         int count, struct up_tensor *dx)
 {
-    int64_t hidden = a->model->hidden, head_dim = a->model->head_dim;
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
-        normalise(a, tile);
-        for (const struct projection *p = projections; p < projections + count; p++)
-            up_project_grad(a->trainer, up_row(p->y, tile.first), a->h->data,
-                            head_rows_grad(a, p->kind, p->heads), tile.rows,
-                            p->heads.count * head_dim, hidden, hidden);
+        normalise(a, s->row, tile);
+        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_grad, false);
         // h has served: its place takes its own gradient.
         a->h_is_normed = false;
-        for (const struct projection *p = projections; p < projections + count; p++)
-            up_project_back(a->trainer, up_row(p->y, tile.first), head_rows(a, p->kind, p->heads),
-                            a->h->data, tile.rows, p->heads.count * head_dim, hidden, hidden,
-                            p > projections ? 1 : 0);
-        up_norm_back(a->trainer, up_row(a->x, tile.first),
+        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_back, j == 0);
+        up_norm_back(a->trainer, up_row(a->x, s->row + tile.first),
                      up_unit_weight(a->unit, UP_PARAM_ATTN_NORM), a->h->data,
-                     up_row(dx, tile.first), up_unit_grad(a->unit, UP_PARAM_ATTN_NORM), tile.rows,
-                     true);
+                     up_row(dx, s->row + tile.first), up_unit_grad(a->unit, UP_PARAM_ATTN_NORM),
+                     tile.rows, true);
     }
 }
 
-/* --- Norm and RoPE ------------------------------------------------------------------------------ */
+// Wo's columns of rank r's heads, and how far apart its rows are. Wo is [hidden, heads x head_dim].
+static int64_t wo_width(const struct attention *a) { return a->model->heads * a->model->head_dim; }
+
+static int64_t wo_column(const struct attention *a, const struct stage *s, int64_t r)
+{
+    return up_config_query_heads(a->config, r, s->index).first * a->model->head_dim;
+}
+
+// out += o Wo^T over the stage's heads, o in sequence layout.
+static void project_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
+                        struct up_tensor *out)
+{
+    const char *wo = up_unit_weight(a->unit, UP_PARAM_WO);
+    int64_t heads = query_layout(a)->own_heads;
+    for (int64_t r = 0; r < a->config->cp; r++)
+        up_project(a->trainer, slot_row(a, o, query_layout(a), r, heads, 0),
+                   wo + wo_column(a, s, r) * up_dtype_bytes[a->config->dtype], up_row(out, s->row),
+                   a->rows, a->model->hidden, heads * a->model->head_dim, wo_width(a), 1);
+}
+
+// The stage's d_o from d, and its part of Wo's gradient.
+static void project_out_back(struct attention *a, const struct stage *s, const struct up_tensor *d,
+                             const struct up_tensor *o, struct up_tensor *d_o)
+{
+    const char *wo = up_unit_weight(a->unit, UP_PARAM_WO);
+    float *grad = up_unit_grad(a->unit, UP_PARAM_WO);
+    int64_t heads = query_layout(a)->own_heads, width = heads * a->model->head_dim;
+    const void *d_rows = up_row(d, s->row);
+    for (int64_t r = 0; r < a->config->cp; r++) {
+        up_project_back(a->trainer, d_rows,
+                        wo + wo_column(a, s, r) * up_dtype_bytes[a->config->dtype],
+                        slot_row(a, d_o, query_layout(a), r, heads, 0), a->rows, a->model->hidden,
+                        width, wo_width(a), 0);
+        up_project_grad(a->trainer, d_rows, slot_row(a, o, query_layout(a), r, heads, 0),
+                        grad + wo_column(a, s, r), a->rows, a->model->hidden, width, wo_width(a));
+    }
+}
+
+/* --- Norm and RoPE -------------------------------------------------------------------------------- */
 
 static struct up_rope_config rope_of(const struct up_model *m)
 {
@@ -177,112 +302,130 @@ static struct up_rope_config rope_of(const struct up_model *m)
                                    .original_length = m->rope_original_length};
 }
 
-// to = RoPE(norm(from)); norm: UP_PARAM_Q_NORM or K_NORM, applied if the model has it. to may be from.
-static void rotate(struct attention *a, const struct up_tensor *from, struct up_tensor *to,
-                   enum up_param_kind norm)
+// to = RoPE(norm(from)) in sequence layout, slot by slot; kind: WQ or WK. to may be from.
+static void rotate(struct attention *a, const struct stage *s, const struct up_tensor *from,
+                   struct up_tensor *to, enum up_param_kind kind)
 {
-    up_op_rope(a->rank, UP_STREAM_COMPUTE,
-               &(struct up_rope_args){
-                   .x = from->data,
-                   .y = to->data,
-                   .weight = a->model->qk_norm ? up_unit_weight(a->unit, norm) : NULL,
-                   .epsilon = (float)a->model->norm_epsilon,
-                   .rows = a->rows,
-                   .heads = from->shape.extent[1],
-                   .head_dim = a->model->head_dim,
-                   .first_position = up_config_first_token(a->config, 0),
-                   .period = up_config_tokens(a->config, 0),
-                   .config = rope_of(a->model),
-                   .dtype = a->config->dtype});
+    enum up_param_kind norm = kind == UP_PARAM_WQ ? UP_PARAM_Q_NORM : UP_PARAM_K_NORM;
+    const struct up_layout *layout = layout_of(a, s, kind);
+    for (int64_t r = 0; r < a->config->cp; r++) {
+        int64_t heads = heads_of(a, s, kind, r).count;
+        up_op_rope(a->rank, UP_STREAM_COMPUTE,
+                   &(struct up_rope_args){
+                       .x = slot_row(a, from, layout, r, heads, 0),
+                       .y = slot_row(a, to, layout, r, heads, 0),
+                       .weight = a->model->qk_norm ? up_unit_weight(a->unit, norm) : NULL,
+                       .epsilon = (float)a->model->norm_epsilon,
+                       .rows = a->rows,
+                       .heads = heads,
+                       .head_dim = a->model->head_dim,
+                       .first_position = up_config_first_token(a->config, a->trainer->cp_rank),
+                       .period = up_config_tokens(a->config, a->trainer->cp_rank),
+                       .config = rope_of(a->model),
+                       .dtype = a->config->dtype});
+    }
 }
 
 // d, in place: from after norm and RoPE to before. `raw` is the projection's output, with q/k norm.
-static void rotate_back(struct attention *a, struct up_tensor *d, const struct up_tensor *raw,
-                        enum up_param_kind norm)
+static void rotate_back(struct attention *a, const struct stage *s, struct up_tensor *d,
+                        const struct up_tensor *raw, enum up_param_kind kind)
 {
+    enum up_param_kind norm = kind == UP_PARAM_WQ ? UP_PARAM_Q_NORM : UP_PARAM_K_NORM;
+    const struct up_layout *layout = layout_of(a, s, kind);
     bool normed = a->model->qk_norm;
-    up_op_rope_backward(a->rank, UP_STREAM_COMPUTE,
-                        &(struct up_rope_backward_args){
-                            .dy = d->data,
-                            .dx = d->data,
-                            .x = normed ? raw->data : NULL,
-                            .weight = normed ? up_unit_weight(a->unit, norm) : NULL,
-                            .d_weight = normed ? up_unit_grad(a->unit, norm) : NULL,
-                            .epsilon = (float)a->model->norm_epsilon,
-                            .rows = a->rows,
-                            .heads = d->shape.extent[1],
-                            .head_dim = a->model->head_dim,
-                            .first_position = up_config_first_token(a->config, 0),
-                            .period = up_config_tokens(a->config, 0),
-                            .config = rope_of(a->model),
-                            .dtype = a->config->dtype});
-}
-
-// *slot, which holds a projection's output, becomes what attention takes. The output itself is what
-// is kept where the model has q/k norm (its backward needs it): then it goes to *raw if that is asked
-// for, and a copy is rotated.
-static void rotate_keeping(struct attention *a, struct up_tensor **slot, struct up_tensor **raw,
-                           enum up_param_kind norm, const char *name, int64_t stage)
-{
-    struct up_tensor *from = *slot;
-    if (raw && a->model->qk_norm) {
-        *raw = from;
-        *slot = alloc_heads(a, name, stage, from->shape.extent[1]);
+    for (int64_t r = 0; r < a->config->cp; r++) {
+        int64_t heads = heads_of(a, s, kind, r).count;
+        void *rows = slot_row(a, d, layout, r, heads, 0);
+        up_op_rope_backward(a->rank, UP_STREAM_COMPUTE,
+                            &(struct up_rope_backward_args){
+                                .dy = rows,
+                                .dx = rows,
+                                .x = normed ? slot_row(a, raw, layout, r, heads, 0) : NULL,
+                                .weight = normed ? up_unit_weight(a->unit, norm) : NULL,
+                                .d_weight = normed ? up_unit_grad(a->unit, norm) : NULL,
+                                .epsilon = (float)a->model->norm_epsilon,
+                                .rows = a->rows,
+                                .heads = heads,
+                                .head_dim = a->model->head_dim,
+                                .first_position = up_config_first_token(a->config, a->trainer->cp_rank),
+                                .period = up_config_tokens(a->config, a->trainer->cp_rank),
+                                .config = rope_of(a->model),
+                                .dtype = a->config->dtype});
     }
-    rotate(a, from, *slot, norm);
-    if (raw && !a->model->qk_norm) *raw = *slot;
 }
 
-/* --- Forward ------------------------------------------------------------------------------------ */
+// *tensor, a projection's output in sequence layout, becomes what attention takes, in head layout. With
+// `keep`, *keep is what the backward needs of it: with q/k norm the output itself (then a copy is
+// rotated), without the result.
+static void rotate_to_heads(struct attention *a, const struct stage *s, struct up_tensor **tensor,
+                            struct up_tensor **keep, enum up_param_kind kind)
+{
+    const char *name = kind == UP_PARAM_WQ ? "attn.q" : "attn.k";
+    struct up_tensor *from = *tensor;
+    bool copy = keep && a->model->qk_norm;
+    if (copy) {
+        *keep = from;
+        *tensor = alloc_slots(a, kind == UP_PARAM_WQ ? "attn.q.rotated" : "attn.k.rotated", s->slot,
+                              layout_of(a, s, kind));
+    }
+    rotate(a, s, from, *tensor, kind);
+    to_heads(a, tensor, name, s->slot, layout_of(a, s, kind));
+    if (keep && !copy) *keep = *tensor;
+}
 
-// Projects and rotates the stage's q, and k and v where they change. With `keep`, what the backward
-// needs of them goes to kept.
+/* --- Forward -------------------------------------------------------------------------------------- */
+
+// Makes the stage's q, and k and v where they change. With `keep`, what the backward needs of them goes
+// to kept.
 static void make_qkv(struct attention *a, struct stage *s, bool keep)
 {
-    int64_t i = s->index;
-    bool kv = up_config_kv_changes(a->config, i);
-    s->q = alloc_heads(a, "attn.q", i, s->query.count);
+    bool kv = up_config_kv_changes(a->config, s->index);
+    struct up_kept *kept = a->kept;
+    s->q = alloc_slots(a, "attn.q", s->slot, query_layout(a));
     if (kv) {
-        s->k = alloc_heads(a, "attn.k", i, s->kv.count);
-        s->v = alloc_heads(a, "attn.v", i, s->kv.count);
+        s->k = alloc_slots(a, "attn.k", s->slot, s->kv);
+        s->v = alloc_slots(a, "attn.v", s->slot, s->kv);
     }
-    struct projection p[] = {{UP_PARAM_WQ, s->query, s->q},
-                             {UP_PARAM_WK, s->kv, s->k},
-                             {UP_PARAM_WV, s->kv, s->v}};
-    project_heads(a, p, kv ? 3 : 1);
-    rotate_keeping(a, &s->q, keep ? &a->kept->q[i] : NULL, UP_PARAM_Q_NORM, "attn.q.rotated", i);
+    struct projection p[] = {{UP_PARAM_WQ, s->q}, {UP_PARAM_WK, s->k}, {UP_PARAM_WV, s->v}};
+    project(a, s, p, kv ? 3 : 1);
+    rotate_to_heads(a, s, &s->q, keep ? &kept->q[s->slot] : NULL, UP_PARAM_WQ);
     if (!kv) return;
-    rotate_keeping(a, &s->k, keep ? &a->kept->k[i] : NULL, UP_PARAM_K_NORM, "attn.k.rotated", i);
-    if (keep) a->kept->v[i] = s->v;
+    rotate_to_heads(a, s, &s->k, keep ? &kept->k[s->slot] : NULL, UP_PARAM_WK);
+    to_heads(a, &s->v, "attn.v", s->slot, s->kv);
+    if (keep) kept->v[s->slot] = s->v;
 }
 
-// Frees a tensor unless it is the one kept.
-static void free_unless(struct attention *a, struct up_tensor **slot, const struct up_tensor *kept)
+// Gives up q, and k and v with their last stage; what is kept (with `all`) stays for the backward.
+static void drop_qkv(struct attention *a, struct stage *s, bool all)
 {
-    if (*slot == kept)
-        *slot = NULL;
-    else
-        up_free(a->rank, slot);
+    // With q/k norm what is kept are the raw projections: q and k themselves may go.
+    bool made_of_raw = a->model->qk_norm;
+    if (!all || made_of_raw) up_free(a->rank, &s->q);
+    if (!kv_ends(a, s)) return;
+    if (!all || made_of_raw) up_free(a->rank, &s->k);
+    if (!all) up_free(a->rank, &s->v);
+    s->k = s->v = NULL;
 }
 
 static struct up_attention_shape kernel_shape(const struct attention *a, const struct stage *s)
 {
+    struct up_heads query = up_config_query_heads(a->config, a->trainer->cp_rank, s->index);
+    struct up_heads kv = up_config_kv_heads(a->config, a->trainer->cp_rank, s->index);
     int64_t group = a->model->heads / a->model->kv_heads;
     return (struct up_attention_shape){.batch = a->batch,
-                                       .seq = a->seq,
-                                       .heads = s->query.count,
-                                       .kv_heads = s->kv.count,
+                                       .seq = a->config->seq,
+                                       .heads = query.count,
+                                       .kv_heads = kv.count,
                                        .head_dim = a->model->head_dim,
                                        .group = group,
-                                       .first_head_in_group = s->query.first - s->kv.first * group};
+                                       .first_head_in_group = query.first - kv.first * group};
 }
 
 static void attend(struct attention *a, struct stage *s)
 {
-    s->o = alloc_heads(a, "attn.o", s->index, s->query.count);
-    s->lse = up_alloc(a->rank,
-                      UP_TAG_INDEX(ATTENTION, "attn.lse", a->layer, a->stages > 1 ? s->index : -1),
-                      UP_F32, UP_SHAPE(a->batch, s->query.count, a->seq));
+    s->o = alloc_own(a, "attn.o", s->slot, query_layout(a));
+    s->lse = up_alloc(a->rank, tag_of(a, "attn.lse", s->slot), UP_F32,
+                      UP_SHAPE(a->batch, query_layout(a)->own_heads, a->config->seq));
     up_op_attention_forward(a->rank, UP_STREAM_COMPUTE,
                             &(struct up_attention_forward_args){.q = s->q->data,
                                                                 .k = s->k->data,
@@ -293,108 +436,136 @@ static void attend(struct attention *a, struct stage *s)
                                                                 .dtype = a->config->dtype});
 }
 
-// out += o Wo^T over the stage's heads.
-static void project_out(struct attention *a, const struct stage *s, struct up_tensor *out)
+// Keeps the stage's output, or not; sends it away in the forward of a block that offloads it.
+static void keep_output(struct attention *a, struct stage *s, enum up_checkpoint keep, bool store)
 {
-    up_project(a->trainer, s->o->data, head_columns(a, s->query), out->data, a->rows, a->model->hidden,
-               s->query.count * a->model->head_dim, wo_width(a), 1);
+    if (keep == UP_CHECKPOINT_BLOCK) {
+        up_free(a->rank, &s->o);
+        up_free(a->rank, &s->lse);
+        return;
+    }
+    struct up_stored *kept[] = {&a->kept->o[s->slot], &a->kept->lse[s->slot]};
+    kept[0]->device = s->o;
+    kept[1]->device = s->lse;
+    for (int i = 0; i < 2 && store; i++) {
+        up_store_begin(a->rank, kept[i]);
+        up_store_end(a->rank, kept[i]);
+    }
 }
 
 void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
-                          struct up_tensor *out, enum up_checkpoint keep)
+                          struct up_tensor *out, enum up_checkpoint keep, bool rebuild)
 {
     struct attention a = attention_of(trainer, layer, x);
-    struct up_kept *kept = a.kept;
     struct stage s = {0};
     bool all = keep == UP_CHECKPOINT_NONE;
+    bool store = !rebuild && up_config_offloads_attention(a.config, layer);
     take_h(&a);
-    for (int64_t i = 0; i < a.stages; i++) {
-        struct stage next = stage_of(&a, i);
-        next.k = s.k;
-        next.v = s.v;
-        s = next;
+    for (int64_t slot = 0; slot < a.slots; slot++) {
+        s = next_stage(&a, &s, slot);
         make_qkv(&a, &s, all);
-        if (i + 1 == a.stages) up_free(a.rank, &a.h);
+        if (slot + 1 == a.slots) {
+            // x has been projected for the last time.
+            up_free(a.rank, &a.h);
+            if (!rebuild && up_config_offloads_input(a.config, layer))
+                up_store_end(a.rank, &a.kept->x);
+        }
         attend(&a, &s);
-        free_unless(&a, &s.q, all ? kept->q[i] : NULL);
-        if (kv_ends(&a, i)) {
-            // The stage in which they were made holds what is kept.
-            struct up_tensor *kept_k = NULL, *kept_v = NULL;
-            for (int64_t j = i; all && !kept_v; j--) {
-                kept_k = kept->k[j];
-                kept_v = kept->v[j];
-            }
-            free_unless(&a, &s.k, kept_k);
-            free_unless(&a, &s.v, kept_v);
-        }
-        project_out(&a, &s, out);
-        if (keep == UP_CHECKPOINT_BLOCK) {
-            up_free(a.rank, &s.o);
-            up_free(a.rank, &s.lse);
-        }
-        kept->o[i] = s.o;
-        kept->lse[i] = s.lse;
+        drop_qkv(&a, &s, all);
+        to_sequence(&a, &s.o, "attn.o", slot, query_layout(&a));
+        project_out(&a, &s, s.o, out);
+        keep_output(&a, &s, keep, store);
     }
 }
 
 void up_attention_residual(struct up_trainer *trainer, int64_t layer, struct up_tensor *x_mid)
 {
     struct attention a = attention_of(trainer, layer, NULL);
-    for (int64_t i = 0; i < a.stages; i++) {
-        struct stage s = stage_of(&a, i);
-        s.o = a.kept->o[i];
-        project_out(&a, &s, x_mid);
+    struct up_stored *o = a.kept->o;
+    up_fetch_begin(a.rank, &o[0], true);
+    for (int64_t slot = 0; slot < a.slots; slot++) {
+        struct stage s = stage_at(&a, slot);
+        up_fetch_end(a.rank);
+        if (slot + 1 < a.slots) up_fetch_begin(a.rank, &o[slot + 1], true);
+        project_out(&a, &s, o[slot].device, x_mid);
     }
 }
 
-/* --- Backward ----------------------------------------------------------------------------------- */
+/* --- Backward ------------------------------------------------------------------------------------- */
 
-// d_o of every stage, and Wo's gradient.
-static void project_out_back(struct attention *a, const struct up_tensor *d, struct up_tensor **d_o)
+// d_o of every stage, and Wo's gradient. Of an output that also waits in host memory the device's copy
+// goes: it comes again with its stage.
+static void all_d_o(struct attention *a, const struct up_tensor *d, struct up_tensor **d_o)
 {
-    int64_t hidden = a->model->hidden;
-    for (int64_t i = 0; i < a->stages; i++) {
-        struct stage s = stage_of(a, i);
-        int64_t width = s.query.count * a->model->head_dim;
-        d_o[i] = alloc_heads(a, "attn.do", i, s.query.count);
-        up_project_back(a->trainer, d->data, head_columns(a, s.query), d_o[i]->data, a->rows, hidden,
-                        width, wo_width(a), 0);
-        up_project_grad(a->trainer, d->data, a->kept->o[i]->data,
-                        up_unit_grad(a->unit, UP_PARAM_WO) + s.query.first * a->model->head_dim,
-                        a->rows, hidden, width, wo_width(a));
+    for (int64_t slot = 0; slot < a->slots; slot++) {
+        struct stage s = stage_at(a, slot);
+        struct up_stored *o = &a->kept->o[slot];
+        d_o[slot] = alloc_slots(a, "attn.do", slot, query_layout(a));
+        project_out_back(a, &s, d, o->device, d_o[slot]);
+        if (o->host) up_free(a->rank, &o->device);
     }
 }
 
-// Takes what the forward kept of the stage's q, k and v.
-static void take_kept_qkv(struct attention *a, struct stage *s)
+// A kept projection with q/k norm is normalised and rotated into a new tensor, in head layout.
+static struct up_tensor *rotated_copy(struct attention *a, const struct stage *s,
+                                      const struct up_tensor *raw, enum up_param_kind kind)
 {
-    int64_t i = s->index;
-    s->q = a->kept->q[i];
-    if (a->kept->v[i]) {
-        s->k = a->kept->k[i];
-        s->v = a->kept->v[i];
-    }
-    if (!a->model->qk_norm) return;
-    struct up_tensor *raw = s->q;
-    s->q = alloc_heads(a, "attn.q.rotated", i, s->query.count);
-    rotate(a, raw, s->q, UP_PARAM_Q_NORM);
-    if (!a->kept->v[i]) return;
-    raw = s->k;
-    s->k = alloc_heads(a, "attn.k.rotated", i, s->kv.count);
-    rotate(a, raw, s->k, UP_PARAM_K_NORM);
+    bool query = kind == UP_PARAM_WQ;
+    struct up_tensor *copy =
+        alloc_slots(a, query ? "attn.q.rotated" : "attn.k.rotated", s->slot, layout_of(a, s, kind));
+    rotate(a, s, raw, copy, kind);
+    to_heads(a, &copy, query ? "attn.q" : "attn.k", s->slot, layout_of(a, s, kind));
+    return copy;
 }
 
-// dq takes d_o's place; dk and dv gather the stages that share K and V.
+// The stage's q, k and v: what the forward kept of them, or made again. *raw_q (and s->raw_k) are the
+// kept projections, with q/k norm.
+static void take_qkv(struct attention *a, struct stage *s, struct up_tensor **raw_q)
+{
+    struct up_kept *kept = a->kept;
+    int64_t i = s->slot;
+    bool kv = kept->v[i] != NULL, normed = a->model->qk_norm;
+    *raw_q = NULL;
+    if (!kept->q[i]) {
+        make_qkv(a, s, false);
+        return;
+    }
+    s->q = normed ? rotated_copy(a, s, kept->q[i], UP_PARAM_WQ) : kept->q[i];
+    if (kv) {
+        s->k = normed ? rotated_copy(a, s, kept->k[i], UP_PARAM_WK) : kept->k[i];
+        s->v = kept->v[i];
+        if (normed) s->raw_k = kept->k[i];
+    }
+    if (normed) *raw_q = kept->q[i];
+    kept->q[i] = kept->k[i] = kept->v[i] = NULL;
+}
+
+// Fetches what the slot's backward needs of attention's output, if it is in host memory.
+static void fetch_output(struct attention *a, int64_t slot)
+{
+    up_fetch_begin(a->rank, &a->kept->o[slot], false);
+    up_fetch_begin(a->rank, &a->kept->lse[slot], false);
+}
+
+static struct up_tensor *take_stored(struct up_stored *stored)
+{
+    struct up_tensor *device = stored->device;
+    stored->device = NULL;
+    return device;
+}
+
+// dq takes d_o's place; dk and dv gather the stages that share K and V. o, lse, q (and k, v with their
+// last stage) are freed.
 static void attend_back(struct attention *a, struct stage *s)
 {
     bool first = s->dk == NULL;
+    struct up_attention_shape shape = kernel_shape(a, s);
     if (first) {
-        s->dk = alloc_heads(a, "attn.dk", s->index, s->kv.count);
-        s->dv = alloc_heads(a, "attn.dv", s->index, s->kv.count);
+        s->dk = alloc_own(a, "attn.dk", s->slot, s->kv);
+        s->dv = alloc_own(a, "attn.dv", s->slot, s->kv);
     }
-    int64_t scratch_bytes =
-        up_scratch_attention_backward(a->config->as, a->batch, a->seq, s->query.count, s->kv.count,
-                                      a->model->head_dim);
+    int64_t scratch_bytes = up_scratch_attention_backward(
+        a->config->as, shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim);
     struct up_tensor *scratch =
         up_alloc(a->rank, UP_TAG_LAYER(WORKSPACE, "attn.backward.scratch", a->layer), UP_U8,
                  UP_SHAPE(scratch_bytes));
@@ -410,39 +581,41 @@ static void attend_back(struct attention *a, struct stage *s)
                                                                   .dv = s->dv->data,
                                                                   .scratch = scratch->data,
                                                                   .accumulate = !first,
-                                                                  .shape = kernel_shape(a, s),
+                                                                  .shape = shape,
                                                                   .dtype = a->config->dtype});
     up_free(a->rank, &scratch);
+    up_free(a->rank, &s->o);
+    up_free(a->rank, &s->lse);
+    drop_qkv(a, s, false);
 }
 
-// The projection's output of q or k, for the backward of its norm: as kept, or made again.
-static struct up_tensor *raw_heads(struct attention *a, struct up_tensor *kept, const char *name,
-                                   int64_t stage, enum up_param_kind kind, struct up_heads heads)
+// From d_q or d_k, in head layout, to the gradient of its projection: in sequence layout, before norm
+// and RoPE. *raw is the kept projection, or made again where the norm's backward needs it; freed.
+static void back_to_projection(struct attention *a, struct stage *s, struct up_tensor **d,
+                               struct up_tensor **raw, enum up_param_kind kind)
 {
-    if (kept || !a->model->qk_norm) return kept;
-    struct up_tensor *raw = alloc_heads(a, name, stage, heads.count);
-    project_heads(a, &(struct projection){kind, heads, raw}, 1);
-    return raw;
+    bool query = kind == UP_PARAM_WQ;
+    to_sequence(a, d, query ? "attn.dq" : "attn.dk", s->slot, layout_of(a, s, kind));
+    if (a->model->qk_norm && !*raw) {
+        *raw = alloc_slots(a, query ? "attn.q.raw" : "attn.k.raw", s->slot, layout_of(a, s, kind));
+        project(a, s, &(struct projection){kind, *raw}, 1);
+    }
+    rotate_back(a, s, *d, *raw, kind);
+    up_free(a->rank, raw);
 }
 
 // From the stage's dq (and dk, dv when their last stage is done) into dx and the weights' gradients.
-static void stage_back_to_x(struct attention *a, struct stage *s, struct up_tensor *kept_q,
-                            struct up_tensor *kept_k, struct up_tensor *dx)
+static void back_to_x(struct attention *a, struct stage *s, struct up_tensor *raw_q,
+                      struct up_tensor *dx)
 {
-    bool kv = kv_ends(a, s->index);
-    struct up_tensor *raw =
-        raw_heads(a, kept_q, "attn.q.raw", s->index, UP_PARAM_WQ, s->query);
-    rotate_back(a, s->d_o, raw, UP_PARAM_Q_NORM);
-    up_free(a->rank, &raw);
+    bool kv = kv_ends(a, s);
+    back_to_projection(a, s, &s->d_o, &raw_q, UP_PARAM_WQ);
     if (kv) {
-        raw = raw_heads(a, kept_k, "attn.k.raw", s->index, UP_PARAM_WK, s->kv);
-        rotate_back(a, s->dk, raw, UP_PARAM_K_NORM);
-        up_free(a->rank, &raw);
+        back_to_projection(a, s, &s->dk, &s->raw_k, UP_PARAM_WK);
+        to_sequence(a, &s->dv, "attn.dv", s->slot, s->kv);
     }
-    struct projection p[] = {{UP_PARAM_WQ, s->query, s->d_o},
-                             {UP_PARAM_WK, s->kv, s->dk},
-                             {UP_PARAM_WV, s->kv, s->dv}};
-    project_heads_back(a, p, kv ? 3 : 1, dx);
+    struct projection p[] = {{UP_PARAM_WQ, s->d_o}, {UP_PARAM_WK, s->dk}, {UP_PARAM_WV, s->dv}};
+    project_back(a, s, p, kv ? 3 : 1, dx);
     up_free(a->rank, &s->d_o);
     if (!kv) return;
     up_free(a->rank, &s->dk);
@@ -453,41 +626,29 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
                            struct up_tensor *d)
 {
     struct attention a = attention_of(trainer, layer, x);
-    struct up_kept *kept = a.kept;
-    struct up_tensor **d_o = trainer->stage_scratch;
-    struct up_tensor *kept_k = NULL;
+    struct up_tensor **d_o = trainer->stage_scratch, *raw_q = NULL;
     struct stage s = {0};
-    project_out_back(&a, d, d_o);
+    all_d_o(&a, d, d_o);
     take_h(&a);
-    for (int64_t i = 0; i < a.stages; i++) {
-        bool was_kept = kept->q[i] != NULL;
-        struct stage next = stage_of(&a, i);
-        next.k = s.k;
-        next.v = s.v;
-        next.dk = s.dk;
-        next.dv = s.dv;
-        s = next;
-        s.d_o = d_o[i];
-        s.o = kept->o[i];
-        s.lse = kept->lse[i];
-        if (was_kept)
-            take_kept_qkv(&a, &s);
+    fetch_output(&a, 0);
+    for (int64_t slot = 0; slot < a.slots; slot++) {
+        bool last = slot + 1 == a.slots;
+        s = next_stage(&a, &s, slot);
+        take_qkv(&a, &s, &raw_q);
+        up_fetch_end(a.rank);
+        s.o = take_stored(&a.kept->o[slot]);
+        s.lse = take_stored(&a.kept->lse[slot]);
+        s.d_o = d_o[slot];
+        d_o[slot] = NULL;
+        to_heads(&a, &s.o, "attn.o", slot, query_layout(&a));
+        to_heads(&a, &s.d_o, "attn.do", slot, query_layout(&a));
+        // What comes next arrives while the kernel runs.
+        if (last)
+            up_block_prefetch_below(trainer, layer);
         else
-            make_qkv(&a, &s, false);
+            fetch_output(&a, slot + 1);
         attend_back(&a, &s);
-        up_free(a.rank, &s.o);
-        up_free(a.rank, &s.lse);
-        // With q/k norm what was kept is the raw projection, and q and k were made of it.
-        struct up_tensor *kept_q = was_kept && a.model->qk_norm ? kept->q[i] : NULL;
-        if (kept->k[i] && a.model->qk_norm) kept_k = kept->k[i];
-        up_free(a.rank, &s.q);
-        if (kv_ends(&a, i)) {
-            up_free(a.rank, &s.k);
-            up_free(a.rank, &s.v);
-        }
-        stage_back_to_x(&a, &s, kept_q, kept_k, d);
-        if (kv_ends(&a, i)) kept_k = NULL;
-        kept->q[i] = kept->k[i] = kept->v[i] = kept->o[i] = kept->lse[i] = NULL;
+        back_to_x(&a, &s, raw_q, d);
     }
     up_free(a.rank, &a.h);
 }

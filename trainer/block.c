@@ -12,29 +12,33 @@ static struct up_tensor *copy_of(struct up_trainer *trainer, const struct up_ten
 struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, struct up_tensor *x)
 {
     struct up_rank *rank = trainer->rank;
-    struct up_unit *unit = up_units_block(&trainer->units, layer);
-    enum up_checkpoint keep = up_config_checkpoint(trainer->config, layer);
-    bool all = keep == UP_CHECKPOINT_NONE, last = layer + 1 == trainer->config->model.layers;
+    const struct up_config *config = trainer->config;
+    struct up_units *units = &trainer->units;
+    struct up_unit *unit = up_units_block(units, layer);
+    enum up_checkpoint keep = up_config_checkpoint(config, layer);
+    bool all = keep == UP_CHECKPOINT_NONE, last = layer + 1 == config->model.layers;
     struct up_tag next = last ? UP_TAG(CHECKPOINT, "x.final")
                               : UP_TAG_LAYER(CHECKPOINT, "x", layer + 1);
-    up_unit_acquire(&trainer->units, unit, rank);
-    trainer->kept[layer].x = x;
+    up_unit_acquire(units, unit);
+    trainer->kept[layer].x.device = x;
+    if (up_config_offloads_input(config, layer)) up_store_begin(rank, &trainer->kept[layer].x);
 
     // Without a middle to keep, the MLP adds to attention's output in place: one tensor, first the
     // middle, then the next block's input.
     up_range_begin(rank, "attn", (int)layer);
     struct up_tensor *mid =
         copy_of(trainer, x, all ? UP_TAG_LAYER(ATTENTION, "x.mid", layer) : next);
-    up_attention_forward(trainer, layer, x, mid, keep);
+    up_attention_forward(trainer, layer, x, mid, keep, false);
     up_range_end(rank);
 
     up_range_begin(rank, "mlp", (int)layer);
+    if (!last) up_unit_prefetch(units, up_units_block(units, layer + 1));
     struct up_tensor *out = all ? copy_of(trainer, mid, next) : mid;
     up_mlp_forward(trainer, layer, mid, out, all);
     up_range_end(rank);
 
     if (all) trainer->kept[layer].x_mid = mid;
-    up_unit_drop(unit, rank);
+    up_unit_drop(units, unit);
     up_step_progress(trainer, 1);
     return out;
 }
@@ -47,22 +51,33 @@ static struct up_tensor *rebuild_mid(struct up_trainer *trainer, int64_t layer)
     kept->x_mid = NULL;
     if (mid) return mid;
     up_range_begin(trainer->rank, "attn.rebuild", (int)layer);
-    mid = copy_of(trainer, kept->x, UP_TAG_LAYER(ATTENTION, "x.mid", layer));
-    if (kept->o[0])
+    mid = copy_of(trainer, kept->x.device, UP_TAG_LAYER(ATTENTION, "x.mid", layer));
+    if (up_config_checkpoint(trainer->config, layer) == UP_CHECKPOINT_ATTN)
         up_attention_residual(trainer, layer, mid);
     else
-        up_attention_forward(trainer, layer, kept->x, mid, UP_CHECKPOINT_ATTN);
+        up_attention_forward(trainer, layer, kept->x.device, mid, UP_CHECKPOINT_ATTN, true);
     up_range_end(trainer->rank);
     return mid;
+}
+
+void up_block_prefetch_below(struct up_trainer *trainer, int64_t layer)
+{
+    if (layer == 0) return;
+    up_fetch_begin(trainer->rank, &trainer->kept[layer - 1].x, false);
+    up_unit_prefetch(&trainer->units, up_units_block(&trainer->units, layer - 1));
 }
 
 void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tensor *d)
 {
     struct up_rank *rank = trainer->rank;
-    struct up_unit *unit = up_units_block(&trainer->units, layer);
+    struct up_units *units = &trainer->units;
+    struct up_unit *unit = up_units_block(units, layer);
     struct up_kept *kept = &trainer->kept[layer];
-    up_unit_acquire(&trainer->units, unit, rank);
+    up_unit_acquire(units, unit);
+    up_fetch_begin(rank, &kept->x, false); // already done, but for the uppermost block
+    up_fetch_end(rank);
     struct up_tensor *mid = rebuild_mid(trainer, layer);
+    up_unit_grads_begin(units, unit);
 
     up_range_begin(rank, "mlp", (int)layer);
     up_mlp_backward(trainer, layer, mid, d);
@@ -70,10 +85,11 @@ void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tens
     up_range_end(rank);
 
     up_range_begin(rank, "attn", (int)layer);
-    up_attention_backward(trainer, layer, kept->x, d);
-    up_free(rank, &kept->x);
+    up_attention_backward(trainer, layer, kept->x.device, d);
+    up_stored_free(rank, &kept->x);
     up_range_end(rank);
 
-    up_unit_drop(unit, rank);
+    up_unit_grads_end(units, unit);
+    up_unit_drop(units, unit);
     up_step_progress(trainer, 2);
 }

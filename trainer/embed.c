@@ -6,7 +6,7 @@ struct up_tensor *up_embed_forward(struct up_trainer *trainer, const struct up_t
     int64_t rows = up_trainer_tokens(trainer);
     struct up_unit *unit = up_units_embed(&trainer->units);
     up_range_begin(trainer->rank, "embed", UP_NO_LAYER);
-    up_unit_acquire(&trainer->units, unit, trainer->rank);
+    up_unit_acquire(&trainer->units, unit);
     // The first block's input.
     struct up_tensor *x = up_alloc(trainer->rank, UP_TAG_LAYER(CHECKPOINT, "x", 0), config->dtype,
                                    UP_SHAPE(rows, config->model.hidden));
@@ -18,7 +18,7 @@ struct up_tensor *up_embed_forward(struct up_trainer *trainer, const struct up_t
                                                         .width = config->model.hidden,
                                                         .vocab = config->model.vocab,
                                                         .dtype = config->dtype});
-    up_unit_drop(unit, trainer->rank);
+    up_unit_drop(&trainer->units, unit);
     up_range_end(trainer->rank);
     return x;
 }
@@ -27,16 +27,19 @@ void up_embed_backward(struct up_trainer *trainer, const struct up_tensor *token
                        const struct up_tensor *d)
 {
     const struct up_config *config = trainer->config;
+    struct up_unit *unit = up_units_embed(&trainer->units);
     up_range_begin(trainer->rank, "embed", UP_NO_LAYER);
+    up_unit_grads_begin(&trainer->units, unit);
     up_op_embed_backward(
         trainer->rank, UP_STREAM_COMPUTE,
         &(struct up_embed_backward_args){
             .ids = up_row(tokens, 0),
             .d_out = d->data,
-            .d_table = up_unit_grad(up_units_embed(&trainer->units), UP_PARAM_EMBED),
+            .d_table = up_unit_grad(unit, UP_PARAM_EMBED),
             .rows = up_trainer_tokens(trainer),
             .width = config->model.hidden,
             .vocab = config->model.vocab,
             .dtype = config->dtype});
+    up_unit_grads_end(&trainer->units, unit);
     up_range_end(trainer->rank);
 }

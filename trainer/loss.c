@@ -9,6 +9,19 @@ static struct up_unit *head_unit(struct up_trainer *trainer, enum up_param_kind 
     return tied ? up_units_embed(&trainer->units) : up_units_head(&trainer->units);
 }
 
+// Weights to be used and gradients to be added to.
+static void begin_unit(struct up_trainer *trainer, struct up_unit *unit)
+{
+    up_unit_acquire(&trainer->units, unit);
+    up_unit_grads_begin(&trainer->units, unit);
+}
+
+static void end_unit(struct up_trainer *trainer, struct up_unit *unit)
+{
+    up_unit_grads_end(&trainer->units, unit);
+    up_unit_drop(&trainer->units, unit);
+}
+
 // The slice's loss is added to the scalars, logits become their gradient.
 static void cross_entropy(struct up_trainer *trainer, struct up_tensor *logits, const int32_t *targets,
                           int64_t rows, double scale)
@@ -36,8 +49,8 @@ void up_loss(struct up_trainer *trainer, struct up_tensor *x, const struct up_te
     struct up_tiles tiles = up_tiles_of(up_trainer_tokens(trainer), trainer->config->tile_loss);
 
     up_range_begin(rank, "loss", UP_NO_LAYER);
-    up_unit_acquire(&trainer->units, norm_unit, rank);
-    if (unit != norm_unit) up_unit_acquire(&trainer->units, unit, rank);
+    begin_unit(trainer, norm_unit);
+    if (unit != norm_unit) begin_unit(trainer, unit);
     struct up_tensor *h = up_alloc(rank, UP_TAG(NORM, "loss.h"), trainer->config->dtype,
                                    UP_SHAPE(tiles.tile, model->hidden));
     struct up_tensor *logits = up_alloc(rank, UP_TAG(LOSS, "loss.logits"), trainer->config->dtype,
@@ -60,7 +73,7 @@ void up_loss(struct up_trainer *trainer, struct up_tensor *x, const struct up_te
     }
     up_free(rank, &logits);
     up_free(rank, &h);
-    if (unit != norm_unit) up_unit_drop(unit, rank);
-    up_unit_drop(norm_unit, rank);
+    if (unit != norm_unit) end_unit(trainer, unit);
+    end_unit(trainer, norm_unit);
     up_range_end(rank);
 }

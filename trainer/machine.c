@@ -31,6 +31,7 @@ static const struct figure {
     RATE("memory_bytes_per_s", memory_bytes_per_s),
     RATE("to_host_bytes_per_s", to_host_bytes_per_s),
     RATE("from_host_bytes_per_s", from_host_bytes_per_s),
+    RATE("link_bytes_per_s", link_bytes_per_s),
     RATE("launch_s", launch_s),
 #undef BYTES
 #undef RATE

@@ -1,4 +1,5 @@
 /* upipe-train: parse, open, run, close. */
+#include "trainer/blas.h"
 #include "trainer/train.h"
 
 #include <signal.h>
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
     struct up_arguments arguments;
     struct up_error error = {0};
     char command[4096];
+    up_blas_choose_kernels(argv);
     enum up_status rc = up_train_options_parse(&options, argc, argv, &arguments, &error);
     if (!rc && arguments.help) {
         usage(stdout);

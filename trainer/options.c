@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { MAX_THREADS = 256 }; // ranks on cpu
+
 #define FIELD(field_) offsetof(struct up_train_options, field_)
 
 const struct up_option up_train_option_table[] = {
@@ -20,7 +22,7 @@ const struct up_option up_train_option_table[] = {
     {.name = "seq", .kind = UP_OPTION_SIZE, .field = FIELD(seq), .fallback = "8K", .value = "TOKENS",
      .min = 1, .help = "tokens per sequence"},
     {.name = "batch", .kind = UP_OPTION_SIZE, .field = FIELD(batch), .fallback = "1",
-     .value = "N", .min = 1, .max = 1 << 20, .help = "sequences per step"},
+     .value = "N", .min = 1, .max = 1 << 20, .help = "sequences per micro-batch and replica"},
     {.name = "steps", .kind = UP_OPTION_INTEGER, .field = FIELD(steps), .fallback = "10",
      .value = "N", .min = 1, .max = INT32_MAX, .help = "optimizer steps"},
     {.name = "seed", .kind = UP_OPTION_INTEGER, .field = FIELD(seed), .fallback = "0", .value = "N",
@@ -36,23 +38,44 @@ const struct up_option up_train_option_table[] = {
     {.name = "machine", .kind = UP_OPTION_TEXT, .field = FIELD(machine), .fallback = "generic",
      .value = "NAME|FILE", .help = "with --device dry: the machine to forecast"},
     {.name = "threads", .kind = UP_OPTION_INTEGER, .field = FIELD(threads), .value = "N", .min = 1,
-     .max = 4096, .help = "with --device cpu: threads to compute with; by default one per core"},
+     .max = 4096, .help = "with --device cpu: threads that a rank computes with; by default one per core, and one where there are several ranks"},
     {.name = "chaos", .kind = UP_OPTION_INTEGER, .field = FIELD(chaos), .value = "SEED", .min = 1,
      .help = "with --device cpu: test mode, each stream a thread with random delays, freed bytes poisoned"},
 
-    {.group = "Memory techniques",
-     .name = "checkpoint", .kind = UP_OPTION_COUNTED, .field = FIELD(checkpoint),
-     .fallback = "none", .value = "none|block|attn[:N]",
+    {.group = "Ranks and memory techniques",
+     .name = "ranks", .kind = UP_OPTION_INTEGER, .field = FIELD(ranks), .value = "N", .min = 1,
+     .max = 1 << 20, .shown = "cp x dp", .help = "ranks in all; on cpu threads of this process"},
+    {.name = "cp", .kind = UP_OPTION_INTEGER, .field = FIELD(cp), .value = "N", .min = 1,
+     .max = 1 << 20, .shown = "1", .help = "context-parallel ranks (Ulysses): a sequence is split over so many"},
+    {.name = "dp", .kind = UP_OPTION_INTEGER, .field = FIELD(dp), .value = "N", .min = 1,
+     .max = 1 << 20, .shown = "1", .help = "data-parallel replicas, each with sequences of its own"},
+    {.name = "accum", .kind = UP_OPTION_INTEGER, .field = FIELD(accum), .fallback = "1", .value = "N",
+     .min = 1, .max = 1 << 20, .help = "micro-batches per step, whose gradients add up"},
+    {.name = "stack", .kind = UP_OPTION_CHOICE, .field = FIELD(stack), .shown = "none",
+     .value = "none|fsdp|ulysses|checkpoint|offload|tiled|upipe",
+     .help = "a rung of the ladder, with all before it; options given beside it override"},
+    {.name = "fsdp", .kind = UP_OPTION_CHOICE, .field = FIELD(fsdp), .shown = "off", .value = "off|on",
+     .help = "parameters, gradients and optimizer state sharded over all ranks"},
+    {.name = "checkpoint", .kind = UP_OPTION_COUNTED, .field = FIELD(checkpoint), .shown = "none",
+     .value = "none|block|attn[:N]",
      .help = "what a block keeps for backward: everything, its input, or its input and attention's output (of the last N blocks)"},
-    {.name = "tile-mlp", .kind = UP_OPTION_SIZE, .field = FIELD(tile_mlp), .fallback = "off",
-     .value = "TOKENS|off", .off = "off", .min = 1, .help = "MLP and its norm over slices of the sequence"},
-    {.name = "tile-loss", .kind = UP_OPTION_SIZE, .field = FIELD(tile_loss), .fallback = "off",
+    {.name = "offload", .kind = UP_OPTION_COUNTED, .field = FIELD(offload), .shown = "none",
+     .value = "none|host[:N]", .help = "what is kept waits in host memory (of the first N blocks)"},
+    {.name = "optimizer", .kind = UP_OPTION_CHOICE, .field = FIELD(optimizer), .shown = "device",
+     .value = "device|host", .help = "where fp32 weights and moments live"},
+    {.name = "tile-mlp", .kind = UP_OPTION_SIZE, .field = FIELD(tile_mlp), .shown = "off",
+     .value = "TOKENS|off", .off = "off", .min = 1, .help = "MLP and its norm over slices of the local sequence"},
+    {.name = "tile-loss", .kind = UP_OPTION_SIZE, .field = FIELD(tile_loss), .shown = "off",
      .value = "TOKENS|off", .off = "off", .min = 1, .help = "logits, loss and their backward over slices"},
-    {.name = "tile-attn", .kind = UP_OPTION_SIZE, .field = FIELD(tile_attn), .fallback = "off",
+    {.name = "tile-attn", .kind = UP_OPTION_SIZE, .field = FIELD(tile_attn), .shown = "off",
      .value = "TOKENS|off", .off = "off", .min = 1, .help = "attention's norm and projections over slices"},
-    {.name = "upipe", .kind = UP_OPTION_SIZE, .field = FIELD(upipe), .fallback = "off",
+    {.name = "upipe", .kind = UP_OPTION_SIZE, .field = FIELD(upipe), .shown = "off",
      .value = "HEADS|off", .off = "off", .min = 1, .max = 1 << 20,
-     .help = "query heads per attention stage; stages use the same buffers"},
+     .help = "query heads per attention stage over all cp ranks; stages use the same buffers"},
+    {.name = "memory-limit", .kind = UP_OPTION_SIZE, .field = FIELD(memory_limit), .value = "SIZE",
+     .min = 1, .help = "device memory beyond this fails"},
+    {.name = "no-admission", .kind = UP_OPTION_FLAG, .field = FIELD(no_admission),
+     .help = "start even where the forecast does not fit (there is no admission yet)"},
 
     {.group = "Optimizer (AdamW)",
      .name = "lr", .kind = UP_OPTION_REAL, .field = FIELD(lr), .fallback = "3e-4", .value = "RATE",
@@ -85,7 +108,10 @@ enum up_status up_train_options_parse(struct up_train_options *options, int argc
                                       struct up_arguments *arguments, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *options = (struct up_train_options){.dtype = -1, .as = -1, .trace_steps = {-1, -1}};
+    *options = (struct up_train_options){.dtype = -1, .as = -1, .trace_steps = {-1, -1}, .stack = -1,
+                                         .fsdp = -1, .optimizer = -1, .checkpoint = {-1, 0},
+                                         .offload = {-1, 0}, .tile_mlp = -1, .tile_loss = -1,
+                                         .tile_attn = -1, .upipe = -1};
     UP_TRY(up_options_parse(up_train_option_table, options, argc, argv, arguments, err));
     if (arguments->positional_count)
         UP_TRY(up_fail(err, UP_USAGE, "unexpected argument '%s': everything is an option (--help)",
@@ -139,26 +165,70 @@ out:
     return rc;
 }
 
+// The ladder of --stack: what a rung sets is what it and those before it say.
+enum rung { RUNG_NONE, RUNG_FSDP, RUNG_ULYSSES, RUNG_CHECKPOINT, RUNG_OFFLOAD, RUNG_TILED, RUNG_UPIPE };
+enum { STACK_TILE = 4096, STACK_LOSS_TILE = 1024 };
+
+static int64_t or_else(int64_t given, int64_t otherwise) { return given < 0 ? otherwise : given; }
+
+// ranks = cp x dp: any two give the third; of one alone the others follow.
+static enum up_status resolve_ranks(const struct up_train_options *options, int rung,
+                                    struct up_config *config, struct up_error *err)
+{
+    int64_t ranks = options->ranks, cp = options->cp, dp = options->dp;
+    if (!cp && !dp && ranks) cp = rung >= RUNG_ULYSSES ? ranks : 1;
+    if (!cp) cp = ranks && ranks % dp == 0 ? ranks / dp : 1;
+    if (!dp) dp = ranks && ranks % cp == 0 ? ranks / cp : 1;
+    config->cp = cp;
+    config->dp = dp;
+    if (ranks && ranks != cp * dp)
+        return up_fail(err, UP_USAGE, "--ranks %lld: expected --cp times --dp, here %lld x %lld",
+                       (long long)ranks, (long long)cp, (long long)dp);
+    if (cp * dp > 1 << 20)
+        return up_fail(err, UP_USAGE, "--cp, --dp: %lld ranks are too many: expected at most 1M",
+                       (long long)(cp * dp));
+    return UP_OK;
+}
+
+// How many layers of `layers` an option like attn:N means.
+static int64_t layers_of(const struct up_counted *counted, int64_t layers)
+{
+    return counted->count ? up_min(counted->count, layers) : layers;
+}
+
+static void resolve_techniques(const struct up_train_options *o, int rung, struct up_config *config)
+{
+    int64_t layers = config->model.layers;
+    bool offload = or_else(o->offload.choice, rung >= RUNG_OFFLOAD);
+    config->fsdp = or_else(o->fsdp, rung >= RUNG_FSDP);
+    config->optimizer_host = o->optimizer == 1;
+    config->checkpoint = (enum up_checkpoint)or_else(
+        o->checkpoint.choice, rung >= RUNG_CHECKPOINT ? UP_CHECKPOINT_BLOCK : UP_CHECKPOINT_NONE);
+    config->attn_layers = layers_of(&o->checkpoint, layers);
+    config->offload_layers = offload ? layers_of(&o->offload, layers) : 0;
+    config->tile_mlp = or_else(o->tile_mlp, rung >= RUNG_TILED ? STACK_TILE : 0);
+    config->tile_attn = or_else(o->tile_attn, rung >= RUNG_TILED ? STACK_TILE : 0);
+    config->tile_loss = or_else(o->tile_loss, rung >= RUNG_TILED ? STACK_LOSS_TILE : 0);
+    config->upipe = or_else(o->upipe, rung >= RUNG_UPIPE ? config->cp : 0);
+}
+
 enum up_status up_train_options_resolve(const struct up_train_options *options,
                                         struct up_config *config, bool *folder, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *config = (struct up_config){.seq = options->seq,
-                                 .batch = options->batch,
-                                 .accum = 1,
-                                 .cp = 1,
-                                 .dp = 1,
-                                 .checkpoint = (enum up_checkpoint)options->checkpoint.choice,
-                                 .tile_mlp = options->tile_mlp,
-                                 .tile_loss = options->tile_loss,
-                                 .tile_attn = options->tile_attn,
-                                 .upipe = options->upipe};
+    int rung = options->stack < 0 ? RUNG_NONE : options->stack;
+    *config = (struct up_config){
+        .seq = options->seq, .batch = options->batch, .accum = options->accum};
     UP_TRY(resolve_kind(options, config, err));
     UP_TRY(resolve_model(options, &config->model, folder, err));
-    int64_t layers = config->model.layers, asked = options->checkpoint.count;
-    config->attn_layers = asked && asked < layers ? asked : layers;
+    UP_TRY(resolve_ranks(options, rung, config, err));
+    resolve_techniques(options, rung, config);
     if (up_train_device(options) == UP_DEVICE_DRY && options->chaos)
         UP_TRY(up_fail(err, UP_USAGE, "--chaos: expected --device cpu beside it"));
+    if (up_train_device(options) != UP_DEVICE_DRY && up_config_ranks(config) > MAX_THREADS)
+        UP_TRY(up_fail(err, UP_USAGE, "--ranks: %lld threads are too many for --device cpu: expected at "
+                                      "most %d",
+                       (long long)up_config_ranks(config), MAX_THREADS));
     UP_TRY(up_config_check(config, err));
 out:
     return rc;

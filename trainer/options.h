@@ -13,8 +13,13 @@ struct up_train_options {
     int64_t seq, batch, steps, seed, threads, chaos;
     int data_format, device, dtype, as; // dtype and as: -1 when not given
     struct up_span trace_steps;         // {-1, -1} when not given
-    struct up_counted checkpoint;
+    // Techniques: -1 (0 for counts of ranks) where not given, so that --stack may say.
+    int stack, fsdp, optimizer;
+    int64_t ranks, cp, dp, accum;
+    struct up_counted checkpoint, offload;
     int64_t tile_mlp, tile_loss, tile_attn, upipe;
+    int64_t memory_limit; // bytes, 0: none
+    bool no_admission;
     double lr, beta1, beta2, epsilon, decay, clip;
     int schedule;
     int64_t warmup;

@@ -13,17 +13,20 @@
 
 #include "mem/mem.h"
 #include "model/config.h"
+#include "trainer/exchange.h"
+#include "trainer/offload.h"
 #include "trainer/units.h"
 
 /* What a block keeps from forward to backward. T: local tokens (batch x local sequence); m: query
- * heads a stage and rank; n: their KV heads. Arrays have one entry per stage (attention.c). */
+ * heads a stage and rank; n: their KV heads. Arrays have an entry per slot, which is a
+ * stage of a pass (attention.c). */
 struct up_kept {
-    struct up_tensor *x;     // [T, hidden], the block's input: always kept
+    struct up_stored x;      // [T, hidden], the block's input: always kept
     struct up_tensor *x_mid; // [T, hidden], after attention (checkpoint none)
-    struct up_tensor **q;    // per stage [.., m, head_dim]; before norm and RoPE if the model has q/k norm (none)
-    struct up_tensor **k, **v; // per stage [.., n, head_dim], where K and V change; k like q (none)
-    struct up_tensor **o;    // per stage, attention's output (none, attn)
-    struct up_tensor **lse;  // per stage [batch, m, seq] fp32 (none, attn)
+    struct up_tensor **q;    // per slot [.., m, head_dim]; before norm and RoPE if the model has q/k norm (none)
+    struct up_tensor **k, **v; // per slot [.., n, head_dim], where K and V change; k like q (none)
+    struct up_stored *o;     // per slot, attention's output, in sequence layout (none, attn)
+    struct up_stored *lse;   // per slot [batch, m, seq] fp32 (none, attn)
     struct up_tensor *gate, *up; // [T, ff] (none)
 };
 
@@ -40,17 +43,21 @@ struct up_progress {
     void (*tell)(struct up_progress *progress, double done, double all);
 };
 
-/* One rank's trainer. Set up by up_trainer_init; rank and config are the caller's and outlive it. */
+/* One rank's trainer. Set up by up_trainer_init; what it is given is the caller's and outlives it. */
 struct up_trainer {
     struct up_rank *rank;
     const struct up_config *config;
+    struct up_comm *world, *cp;      // all ranks; those that share this rank's sequences
+    int64_t cp_rank, dp_rank;
+    struct up_layouts layouts;
     struct up_units units;
     struct up_kept *kept;            // per layer
     struct up_tensor **slots;        // what kept's arrays and stage_scratch point into
-    struct up_tensor **stage_scratch; // per stage, for the backward of one layer
+    struct up_stored *stored;        // likewise
+    struct up_tensor **stage_scratch; // per slot, for the backward of one layer
     struct up_tensor *scalars;       // fp64 [2] on the device: loss sum, squared gradient norm
     struct up_tensor *scalars_host;  // the same, in host space
-    struct up_tensor *tokens_host;   // i32 [2, batch, local seq]: inputs and targets, to be filled
+    struct up_tensor *tokens_host;   // i32 [accum, 2, batch, local seq]: inputs and targets, to be filled
     struct up_progress *progress;    // may be NULL
     double progress_done;
     volatile const int *stop;        // set from outside: the step ends early, as failed; may be NULL
@@ -60,11 +67,13 @@ enum { UP_SCALAR_LOSS, UP_SCALAR_NORM, UP_SCALAR_COUNT };
 
 /* Allocates everything that outlives steps. */
 enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
-                               const struct up_config *config, struct up_error *err);
+                               const struct up_config *config, struct up_comm *world,
+                               struct up_comm *cp, struct up_error *err);
 void up_trainer_release(struct up_trainer *trainer);
 
-/* Runs step `step` (from 0) on what tokens_host holds, of which `counted` targets count. The device
- * has finished when this returns. On failure the rank's error. */
+/* Runs step `step` (from 0) on what tokens_host holds, `counted` targets counting in the step over all ranks
+ * and micro-batches. The device has finished when this returns. On failure the rank's error, and the
+ * group is aborted. */
 enum up_status up_trainer_step(struct up_trainer *trainer, int64_t step, int64_t counted,
                                const struct up_hyper *hyper, struct up_step_result *result,
                                struct up_error *err);
@@ -73,7 +82,9 @@ enum up_status up_trainer_step(struct up_trainer *trainer, int64_t step, int64_t
 enum up_status up_trainer_gradients(struct up_trainer *trainer, int64_t counted,
                                     struct up_step_result *result, struct up_error *err);
 
-/* Local tokens of a micro-batch. */
+/* Local tokens of a micro-batch; where micro-batch a's inputs and targets of row b begin in tokens_host. */
 int64_t up_trainer_tokens(const struct up_trainer *trainer);
+int32_t *up_trainer_inputs(const struct up_trainer *trainer, int64_t a, int64_t b);
+int32_t *up_trainer_targets(const struct up_trainer *trainer, int64_t a, int64_t b);
 
 #endif

@@ -3,27 +3,43 @@
 #include "profiler/recorder.h"
 #include "trainer/log.h"
 #include "trainer/machine.h"
+#include "trainer/state.h"
 
 #include <jansson.h>
-#include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+struct run;
+
+// One rank: a thread with all that is its own.
+struct member {
+    struct run *run;
+    int number;
+    struct up_device *device;
+    struct up_comm *world, *cp;
+    struct up_trace *trace; // the recorder's; NULL without --trace
+    struct up_rank rank;
+    struct up_trainer trainer;
+    pthread_t thread;
+    enum up_status status;
+    struct up_error error;
+};
+
 // Everything a run holds, in the order in which it is opened.
 struct run {
     const struct up_train_options *options;
+    volatile const int *stop;
     struct up_config config;
     struct up_machine machine; // dry only
     struct up_data *data;
     struct up_weights *weights;
     struct up_log log;
-    struct up_device *device;
+    struct member *members;
+    int count; // ranks that exist here: one on dry
     struct up_recorder *recorder;
-    struct up_rank rank;
-    struct up_trainer trainer;
-    bool rank_ready, trainer_ready;
 };
 
 static bool is_dry(const struct run *run) { return up_train_device(run->options) == UP_DEVICE_DRY; }
@@ -62,13 +78,53 @@ out:
     return rc;
 }
 
-static enum up_status open_device(struct run *run, struct up_error *err)
+static enum up_status open_device(struct run *run, struct member *member, struct up_error *err)
 {
     const struct up_train_options *options = run->options;
-    run->device = is_dry(run)
-                      ? up_device_dry_create(run->config.as, &run->machine, err)
-                      : up_device_cpu_create((int)options->threads, (uint64_t)options->chaos, err);
-    return run->device ? UP_OK : err->status;
+    int threads = options->threads ? (int)options->threads : run->count > 1 ? 1 : 0;
+    uint64_t chaos = options->chaos ? (uint64_t)options->chaos + (uint64_t)member->number * 1000003 : 0;
+    member->device = is_dry(run) ? up_device_dry_create(run->config.as, &run->machine, err)
+                                 : up_device_cpu_create(threads, chaos, err);
+    return member->device ? UP_OK : err->status;
+}
+
+// The group of all ranks, and one for each replica where that is another.
+static enum up_status open_comms(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    int cp = (int)run->config.cp, ranks = (int)up_config_ranks(&run->config);
+    struct up_comm **comms = calloc((size_t)ranks, sizeof *comms);
+    if (!comms) return up_fail(err, UP_FAILED, "out of host memory");
+    if (is_dry(run)) {
+        UP_TRY(up_comm_dry_create(ranks, 0, &run->members[0].world, err));
+        UP_TRY(up_comm_dry_create(cp, 0, &run->members[0].cp, err));
+        goto out;
+    }
+    UP_TRY(up_comm_threads_create(ranks, comms, err));
+    for (int r = 0; r < ranks; r++) run->members[r].world = run->members[r].cp = comms[r];
+    for (int first = 0; cp < ranks && first < ranks; first += cp) {
+        UP_TRY(up_comm_threads_create(cp, comms, err));
+        for (int r = 0; r < cp; r++) run->members[first + r].cp = comms[r];
+    }
+out:
+    free(comms);
+    return rc;
+}
+
+static enum up_status open_members(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    run->count = is_dry(run) ? 1 : (int)up_config_ranks(&run->config);
+    run->members = calloc((size_t)run->count, sizeof *run->members);
+    if (!run->members) return up_fail(err, UP_FAILED, "out of host memory");
+    for (int i = 0; i < run->count; i++) {
+        run->members[i].run = run;
+        run->members[i].number = i;
+        UP_TRY(open_device(run, &run->members[i], err));
+    }
+    UP_TRY(open_comms(run, err));
+out:
+    return rc;
 }
 
 // meta.config: model, run config, every option and the machine, so that reports need nothing else.
@@ -136,7 +192,7 @@ static void collect_facts(const struct run *run, const char *command, const char
     add_text(facts, "config_hash", hash);
     add_identity(facts);
     add_text(facts, "model", c->model.name);
-    add_text(facts, "device", up_device_kind_names[run->device->kind]);
+    add_text(facts, "device", up_device_kind_names[run->members[0].device->kind]);
     add_text(facts, "as", up_device_kind_names[c->as]);
     add_text(facts, "dtype", up_dtype_names[c->dtype]);
     add_number(facts, "ranks", up_config_ranks(c));
@@ -149,23 +205,24 @@ static void collect_facts(const struct run *run, const char *command, const char
     add_number(facts, "steps_planned", run->options->steps);
 }
 
-// The ring for rank 0, in *trace; NULL without --trace.
-static enum up_status open_trace(struct run *run, const char *command, struct up_trace **trace,
-                                 struct up_error *err)
+static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct facts facts = {0};
-    *trace = NULL;
     if (!run->options->trace) return UP_OK;
     char *config = config_text(run);
     if (!config) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     collect_facts(run, command, config, &facts);
-    int64_t capacity =
-        is_dry(run) ? run->machine.device_bytes : run->device->capacity[UP_SPACE_DEVICE];
     UP_TRY(up_recorder_create(run->options->trace, run->options->trace_steps, facts.entry, facts.count,
                               &run->recorder, err));
-    *trace = up_recorder_add_rank(run->recorder, 0, run->device->name, capacity ? capacity : -1);
-    if (!*trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    for (int i = 0; i < run->count; i++) {
+        struct member *member = &run->members[i];
+        int64_t capacity =
+            is_dry(run) ? run->machine.device_bytes : member->device->capacity[UP_SPACE_DEVICE];
+        member->trace = up_recorder_add_rank(run->recorder, i, member->device->name,
+                                             capacity ? capacity : -1);
+        if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    }
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
     free(config);
@@ -176,9 +233,11 @@ static void say_hello(const struct run *run)
 {
     const struct up_config *c = &run->config;
     char seq[UP_UNITS_TEXT];
-    printf("%s: %.4g M parameters, %s on %s, %lld x %s tokens a step\n", c->model.name,
-           (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype], run->device->name,
-           (long long)c->batch, up_format_count(seq, c->seq));
+    printf("%s: %.4g M parameters, %s on %s, %lld rank%s (cp %lld, dp %lld), %lld x %s tokens a step\n",
+           c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
+           run->members[0].device->name, (long long)up_config_ranks(c),
+           up_config_ranks(c) > 1 ? "s" : "", (long long)c->cp, (long long)c->dp,
+           (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
     if (run->weights) {
         char bytes[UP_UNITS_TEXT];
         printf("weights: %s of %s%s%s\n",
@@ -193,88 +252,141 @@ static void say_hello(const struct run *run)
 static enum up_status open_run(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_trace *trace = NULL;
     const struct up_train_options *options = run->options;
     UP_TRY(open_inputs(run, err));
-    UP_TRY(open_device(run, err));
+    UP_TRY(open_members(run, err));
     UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
-    UP_TRY(open_trace(run, command, &trace, err));
+    UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));
-    UP_TRY(up_rank_init(&run->rank, 0, run->device, trace, NULL, err));
-    run->rank_ready = true;
 out:
     if (rc) up_log_cancel(&run->log);
     return rc;
 }
 
-/* --- Running ------------------------------------------------------------------------------------ */
+/* --- One rank ------------------------------------------------------------------------------------ */
 
-static enum up_status start(struct run *run, struct up_error *err)
+static enum up_status start(struct member *member, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const struct up_model *model = &run->config.model;
-    UP_TRY(up_trainer_init(&run->trainer, &run->rank, &run->config, err));
-    run->trainer_ready = true;
-    struct up_units *units = &run->trainer.units;
-    UP_TRY(run->weights ? up_units_load(units, &run->rank, model, run->weights, err)
-                        : up_units_randomise(units, &run->rank, model, (uint64_t)run->options->seed,
-                                             err));
-    run->trainer.progress = &run->log.progress;
+    struct run *run = member->run;
+    struct up_trainer *trainer = &member->trainer;
+    const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
+    up_device_bind(member->device);
+    UP_TRY(up_rank_init(&member->rank, member->number, member->device, member->trace, limits, err));
+    UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->world, member->cp, err));
+    UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
+                        : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
+    trainer->progress = member->number == 0 ? &run->log.progress : NULL;
+    trainer->stop = run->stop;
 out:
     return rc;
 }
 
-// The step's windows into the staging tensor; the number of targets that count.
-static enum up_status read_tokens(struct run *run, int64_t step, int64_t *counted,
-                                  struct up_error *err)
+// Targets that count in the windows of a step, over all ranks. Only i32 files have others.
+static enum up_status count_targets(const struct run *run, int64_t first_window, int64_t *counted,
+                                    struct up_error *err)
 {
     enum up_status rc = UP_OK;
     const struct up_config *config = &run->config;
-    struct up_tensor *staging = run->trainer.tokens_host;
-    *counted = config->batch * config->seq;
-    if (is_dry(run)) return UP_OK;
+    int64_t windows = config->accum * config->dp * config->batch, seq = config->seq;
+    *counted = windows * seq;
+    if (is_dry(run) || run->options->data_format != UP_DATA_I32) return UP_OK;
+    int32_t *tokens = malloc((size_t)seq * 2 * sizeof *tokens);
+    if (!tokens) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     *counted = 0;
-    for (int64_t b = 0; b < config->batch; b++) {
-        int64_t in_row = 0;
-        int32_t *inputs = (int32_t *)staging->data + b * config->seq;
-        UP_TRY(up_data_window(run->data, step * config->batch + b, inputs,
-                              inputs + config->batch * config->seq, &in_row, err));
-        *counted += in_row;
+    for (int64_t k = 0; k < windows; k++) {
+        int64_t in_window = 0;
+        UP_TRY(up_data_window(run->data, first_window + k, tokens, tokens + seq, &in_window, err));
+        *counted += in_window;
+    }
+out:
+    free(tokens);
+    return rc;
+}
+
+// This rank's part of its replica's windows, into the staging tensor.
+static enum up_status read_tokens(struct member *member, int64_t step, int64_t *counted,
+                                  struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct run *run = member->run;
+    const struct up_config *c = &run->config;
+    const struct up_trainer *trainer = &member->trainer;
+    int64_t first = up_config_first_token(c, trainer->cp_rank);
+    int64_t count = up_config_tokens(c, trainer->cp_rank);
+    UP_TRY(count_targets(run, step * c->accum * c->dp * c->batch, counted, err));
+    for (int64_t i = 0; !is_dry(run) && i < c->accum * c->batch; i++) {
+        int64_t a = i / c->batch, b = i % c->batch, here = 0;
+        int64_t k = ((step * c->accum + a) * c->dp + trainer->dp_rank) * c->batch + b;
+        UP_TRY(up_data_slice(run->data, k, first, count, up_trainer_inputs(trainer, a, b),
+                             up_trainer_targets(trainer, a, b), &here, err));
     }
 out:
     return rc;
 }
 
-static enum up_status run_step(struct run *run, int64_t step, struct up_error *err)
+static enum up_status run_step(struct member *member, int64_t step, struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    struct run *run = member->run;
     const struct up_train_options *o = run->options;
+    struct up_device *device = member->device;
     struct up_hyper hyper = {.lr = up_train_lr(o, step), .beta1 = o->beta1, .beta2 = o->beta2,
                              .epsilon = o->epsilon, .decay = o->decay, .clip = o->clip};
     struct up_step_result result;
-    int64_t counted = 0, begin = run->device->ops->clock_ns(run->device);
-    up_log_step_begin(&run->log, step);
-    UP_TRY(read_tokens(run, step, &counted, err));
-    UP_TRY(up_trainer_step(&run->trainer, step, counted, &hyper, &result, err));
-    int64_t end = run->device->ops->clock_ns(run->device);
+    int64_t counted = 0, begin = device->ops->clock_ns(device);
+    if (member->number == 0) up_log_step_begin(&run->log, step);
+    UP_TRY(read_tokens(member, step, &counted, err));
+    UP_TRY(up_trainer_step(&member->trainer, step, counted, &hyper, &result, err));
+    if (member->number) goto out;
     struct up_step_log line = {.step = step,
                                .loss = result.loss,
                                .grad_norm = result.grad_norm,
                                .tokens = counted,
-                               .seconds = (double)(end - begin) / 1e9,
-                               .peak_bytes = run->rank.usage.peak_bytes[UP_SPACE_DEVICE]};
+                               .seconds = (double)(device->ops->clock_ns(device) - begin) / 1e9,
+                               .peak_bytes = member->rank.usage.peak_bytes[UP_SPACE_DEVICE]};
     UP_TRY(up_log_step_end(&run->log, &line, err));
 out:
     return rc;
 }
 
-static enum up_status run_steps(struct run *run, volatile const int *stop, struct up_error *err)
+// A rank's whole life on its thread. One that fails ends the others.
+static void *run_member(void *argument)
 {
+    struct member *member = argument;
+    struct up_error *err = &member->error;
     enum up_status rc = UP_OK;
-    UP_TRY(start(run, err));
-    run->trainer.stop = stop;
-    for (int64_t step = 0; step < run->options->steps; step++) UP_TRY(run_step(run, step, err));
+    UP_TRY(start(member, err));
+    for (int64_t step = 0; step < member->run->options->steps; step++)
+        UP_TRY(run_step(member, step, err));
 out:
+    if (rc) {
+        up_comm_abort(member->world, err->text);
+        up_comm_abort(member->cp, err->text);
+    }
+    up_trace_close(member->trace);
+    member->status = rc;
+    return NULL;
+}
+
+// Rank 0 runs here, the others on threads of their own.
+static enum up_status run_members(struct run *run, struct up_error *err)
+{
+    int started = 1;
+    enum up_status rc = UP_OK;
+    for (; started < run->count; started++) {
+        struct member *member = &run->members[started];
+        if (!pthread_create(&member->thread, NULL, run_member, member)) continue;
+        rc = up_fail(err, UP_FAILED, "cannot start a thread for rank %d of %d", started, run->count);
+        up_comm_abort(run->members[0].world, err->text);
+        for (int i = started; i < run->count; i++) up_trace_close(run->members[i].trace);
+        break;
+    }
+    run_member(&run->members[0]);
+    for (int i = 1; i < started; i++) pthread_join(run->members[i].thread, NULL);
+    // What the first to fail said, which it told the others.
+    for (int i = 0; i < started && !rc; i++)
+        if ((rc = run->members[i].status)) *err = run->members[i].error;
     return rc;
 }
 
@@ -286,7 +398,7 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
     struct up_error error = {0};
     if (!run->recorder) return;
     bool out_of_memory = outcome && strstr(why->text, "out of") == why->text;
-    up_trace_close(run->rank.trace);
+    for (int i = 0; i < run->count; i++) up_trace_close(run->members[i].trace);
     if (up_recorder_finish(run->recorder,
                            !outcome        ? "ok"
                            : out_of_memory ? "out of memory"
@@ -296,19 +408,25 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
     else
         printf("trace: %s (explained by: upipe-report %s)\n", run->options->trace,
                run->options->trace);
-    run->recorder = NULL;
+}
+
+static void close_member(struct member *member)
+{
+    if (member->rank.device) {
+        for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
+            up_stream_synchronize(&member->rank, (enum up_stream)stream);
+        up_trainer_release(&member->trainer);
+        up_rank_release(&member->rank);
+    }
+    if (member->cp != member->world) up_comm_destroy(member->cp);
+    up_comm_destroy(member->world);
+    up_device_destroy(member->device);
 }
 
 static void close_run(struct run *run)
 {
-    if (run->trainer_ready) up_trainer_release(&run->trainer);
-    up_device_destroy(run->rank_ready ? NULL : run->device);
-    if (run->rank_ready) {
-        for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
-            up_stream_synchronize(&run->rank, (enum up_stream)stream);
-        up_rank_release(&run->rank);
-        up_device_destroy(run->device);
-    }
+    for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
+    free(run->members);
     up_log_release(&run->log);
     up_weights_close(run->weights);
     up_data_close(run->data);
@@ -318,10 +436,10 @@ enum up_status up_train(const struct up_train_options *options, const char *comm
                         volatile const int *stop, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct run run = {.options = options, .log = {.json_fd = -1}};
+    struct run run = {.options = options, .stop = stop, .log = {.json_fd = -1}};
     UP_TRY(open_run(&run, command, err));
     say_hello(&run);
-    UP_TRY(run_steps(&run, stop, err));
+    UP_TRY(run_members(&run, err));
 out:
     close_trace(&run, rc, err);
     close_run(&run);

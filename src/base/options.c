@@ -265,7 +265,8 @@ void up_options_help(const struct up_option *table, FILE *out)
         else
             fprintf(out, "  %-30s ", left);
         fputs(option->help, out);
-        if (option->fallback) fprintf(out, " [%s]", option->fallback);
+        const char *shown = option->shown ? option->shown : option->fallback;
+        if (shown) fprintf(out, " [%s]", shown);
         fputc('\n', out);
     }
 }
@@ -282,6 +283,7 @@ void up_options_markdown(const struct up_option *table, FILE *out)
             if (*c == '|') fputc('\\', out);
             fputc(*c, out);
         }
-        fprintf(out, "` | %s | %s |\n", option->help, option->fallback ? option->fallback : "");
+        const char *shown = option->shown ? option->shown : option->fallback;
+        fprintf(out, "` | %s | %s |\n", option->help, shown ? shown : "");
     }
 }

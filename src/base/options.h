@@ -45,6 +45,7 @@ struct up_option {
     enum up_option_kind kind;
     size_t field;         // offset in the program's struct
     const char *fallback; // as a user would type it; NULL: left as the program set it before
+    const char *shown;    // the default as --help tells it, where the program works it out itself
     const char *value;    // what --help calls the value; the words, for a choice
     const char *help;
     const char *group; // heading in --help and the README, on the first row of each group

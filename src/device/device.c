@@ -3,9 +3,14 @@
 const char *const up_device_kind_names[UP_DEVICE_KIND_COUNT] = {"cpu", "cuda", "dry"};
 
 const char *const up_cost_class_names[UP_COST_CLASS_COUNT] = {
-    "matmul", "attention_forward", "attention_backward", "pointwise"};
+    "matmul", "attention_forward", "attention_backward", "pointwise", "collective"};
 
 void up_device_destroy(struct up_device *device)
 {
     if (device) device->ops->destroy(device);
+}
+
+void up_device_bind(struct up_device *device)
+{
+    if (device->ops->bind) device->ops->bind(device);
 }

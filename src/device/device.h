@@ -31,7 +31,8 @@ enum up_cost_class {
     UP_COST_MATMUL,
     UP_COST_ATTENTION_FORWARD,
     UP_COST_ATTENTION_BACKWARD,
-    UP_COST_POINTWISE, // bound by memory
+    UP_COST_POINTWISE,  // bound by memory
+    UP_COST_COLLECTIVE, // bound by the links between ranks; bytes: sent by one of them
     UP_COST_CLASS_COUNT
 };
 extern const char *const up_cost_class_names[UP_COST_CLASS_COUNT];
@@ -46,9 +47,10 @@ struct up_cost {
 struct up_machine {
     char name[64];
     int64_t device_bytes, host_bytes;     // per device; per node
-    double flops[UP_COST_CLASS_COUNT];    // FLOP/s per class; POINTWISE unused
+    double flops[UP_COST_CLASS_COUNT];    // FLOP/s per class; the last two unused
     double memory_bytes_per_s;            // device memory
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
+    double link_bytes_per_s; // from one device to the others, all sending at once
     double launch_s;                      // least time of one piece of work
 };
 
@@ -61,6 +63,9 @@ struct up_interval {
 };
 
 struct up_device_ops {
+    /* (optional) Called once on the thread that will use the device. NULL: nothing to be done. */
+    void (*bind)(struct up_device *device);
+
     /* An address range for an arena, usable at once or as the allocator first touches it. The range
      * is never NULL; on dry it may not be dereferenced. Released with the same figures. */
     enum up_status (*reserve)(struct up_device *device, enum up_space space, int64_t bytes,
@@ -100,6 +105,9 @@ struct up_device {
     int64_t capacity[UP_SPACE_COUNT]; // bytes that an arena may grow to; 2^60 where unbounded
     char name[128];            // "Intel Xeon ...", "dry cuda on generic"
 };
+
+/* Makes the device the calling thread's. */
+void up_device_bind(struct up_device *device);
 
 /* `threads`: 0 for all cores. `chaos_seed` 0 runs work at once; other seeds are the stream test mode.
  * NULL and *err on failure. Free with up_device_destroy. */

@@ -157,6 +157,20 @@ void up_launch(struct up_rank *rank, enum up_stream stream, const char *name,
     up_trace_push(rank->trace, &event);
 }
 
+void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
+                          void (*run)(const void *args), const void *args, size_t size, int64_t bytes)
+{
+    if (up_rank_failed(rank)) return;
+    struct up_cost cost = {.class = UP_COST_COLLECTIVE, .bytes = (double)bytes};
+    struct up_interval interval =
+        rank->device->ops->launch(rank->device, stream, run, args, size, &cost);
+    if (!rank->trace) return;
+    struct up_event event = work_event(rank, UP_EVENT_COLLECTIVE, stream, interval);
+    event.label.name = name;
+    event.work.bytes = bytes;
+    up_trace_push(rank->trace, &event);
+}
+
 void up_copy(struct up_rank *rank, enum up_stream stream, struct up_tensor *to,
              const struct up_tensor *from)
 {
@@ -177,6 +191,16 @@ void up_stream_wait(struct up_rank *rank, enum up_stream stream, enum up_stream 
 {
     struct up_device *device = rank->device;
     device->ops->wait(device, stream, device->ops->now_in(device, other));
+}
+
+struct up_moment up_stream_moment(struct up_rank *rank, enum up_stream stream)
+{
+    return rank->device->ops->now_in(rank->device, stream);
+}
+
+void up_stream_wait_moment(struct up_rank *rank, enum up_stream stream, struct up_moment moment)
+{
+    if (moment.stream != stream) rank->device->ops->wait(rank->device, stream, moment);
 }
 
 void up_stream_synchronize(struct up_rank *rank, enum up_stream stream)

@@ -12,6 +12,17 @@ enum up_checkpoint up_config_checkpoint(const struct up_config *config, int64_t 
     return plain_block ? UP_CHECKPOINT_BLOCK : config->checkpoint;
 }
 
+bool up_config_offloads_input(const struct up_config *config, int64_t layer)
+{
+    return layer < config->offload_layers && layer + 1 < config->model.layers;
+}
+
+bool up_config_offloads_attention(const struct up_config *config, int64_t layer)
+{
+    return layer < config->offload_layers &&
+           up_config_checkpoint(config, layer) == UP_CHECKPOINT_ATTN;
+}
+
 int64_t up_config_tokens(const struct up_config *config, int64_t cp_rank)
 {
     return config->seq / config->cp + (cp_rank < config->seq % config->cp);
@@ -76,22 +87,55 @@ static enum up_status check_sizes(const struct up_config *config, struct up_erro
     return UP_OK;
 }
 
+// The nearest n at or below and at or above `asked` that divide `total` and are multiples of `of`.
+static void nearest(int64_t asked, int64_t total, int64_t of, int64_t *below, int64_t *above)
+{
+    *below = up_min(asked, total);
+    while (*below > of && (total % *below || *below % of)) --*below;
+    if (total % *below || *below % of) *below = of;
+    *above = up_min(up_max(asked, of), total);
+    while (total % *above || *above % of) ++*above;
+}
+
+static enum up_status check_cp(const struct up_config *config, struct up_error *err)
+{
+    int64_t heads = config->model.heads, below, above;
+    if (heads % config->cp) {
+        nearest(config->cp, heads, 1, &below, &above);
+        return up_fail(err, UP_USAGE,
+                       "--cp: %lld ranks do not divide the model's %lld query heads: the nearest that do "
+                       "are %lld and %lld",
+                       (long long)config->cp, (long long)heads, (long long)below, (long long)above);
+    }
+    if (config->seq < config->cp)
+        return up_fail(err, UP_USAGE, "--seq: %lld tokens cannot be split over %lld ranks: expected at "
+                                      "least %lld",
+                       (long long)config->seq, (long long)config->cp, (long long)config->cp);
+    return UP_OK;
+}
+
+static enum up_status check_upipe(const struct up_config *config, struct up_error *err)
+{
+    int64_t heads = config->model.heads, below, above;
+    if (!config->upipe || (heads % config->upipe == 0 && config->upipe % config->cp == 0)) return UP_OK;
+    nearest(config->upipe, heads, config->cp, &below, &above);
+    return up_fail(err, UP_USAGE,
+                   "--upipe: %lld is not a divisor of the model's %lld query heads and a multiple of the "
+                   "%lld context-parallel ranks: the nearest legal values are %lld and %lld",
+                   (long long)config->upipe, (long long)heads, (long long)config->cp, (long long)below,
+                   (long long)above);
+}
+
 enum up_status up_config_check(const struct up_config *config, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t heads = config->model.heads;
     UP_TRY(check_sizes(config, err));
-    if (config->upipe && heads % config->upipe) {
-        int64_t below = config->upipe, above = config->upipe;
-        if (above > heads) below = above = heads;
-        while (heads % below) below--;
-        while (heads % above) above++;
+    UP_TRY(check_cp(config, err));
+    UP_TRY(check_upipe(config, err));
+    if (config->offload_layers && config->checkpoint == UP_CHECKPOINT_NONE)
         UP_TRY(up_fail(err, UP_USAGE,
-                       "--upipe: %lld does not divide the model's %lld query heads: the nearest that "
-                       "do are %lld and %lld",
-                       (long long)config->upipe, (long long)heads, (long long)below,
-                       (long long)above));
-    }
+                       "--offload host: expected --checkpoint block or attn beside it: without "
+                       "checkpointing everything would have to be sent away"));
 out:
     return rc;
 }
@@ -109,12 +153,13 @@ char *up_config_json(const struct up_config *config)
 {
     static const char *const checkpoints[] = {"none", "block", "attn"};
     json_t *root = json_pack(
-        "{s:o,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:I}", "model",
+        "{s:o,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "model",
         model_json(&config->model), "as", up_device_kind_names[config->as], "dtype",
         up_dtype_names[config->dtype], "seq", (json_int_t)config->seq, "batch",
         (json_int_t)config->batch, "accum", (json_int_t)config->accum, "cp", (json_int_t)config->cp,
-        "dp", (json_int_t)config->dp, "checkpoint", checkpoints[config->checkpoint], "attn_layers",
-        (json_int_t)(config->checkpoint == UP_CHECKPOINT_ATTN ? config->attn_layers : 0), "tile_mlp",
+        "dp", (json_int_t)config->dp, "fsdp", config->fsdp, "optimizer_host", config->optimizer_host, "checkpoint", checkpoints[config->checkpoint], "attn_layers",
+        (json_int_t)(config->checkpoint == UP_CHECKPOINT_ATTN ? config->attn_layers : 0), "offload_layers",
+        (json_int_t)config->offload_layers, "tile_mlp",
         (json_int_t)config->tile_mlp, "tile_loss", (json_int_t)config->tile_loss, "tile_attn",
         (json_int_t)config->tile_attn, "upipe", (json_int_t)up_config_stage_heads(config));
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;

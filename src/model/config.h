@@ -17,8 +17,11 @@ struct up_config {
     int64_t batch;          // sequences per micro-batch and data-parallel rank
     int64_t accum;          // micro-batches per step
     int64_t cp, dp;         // context- and data-parallel degrees; ranks = cp * dp
+    bool fsdp;              // model state is sharded over all ranks
+    bool optimizer_host;    // fp32 weights and moments live in host memory
     enum up_checkpoint checkpoint;
     int64_t attn_layers;    // under UP_CHECKPOINT_ATTN: the last so many blocks keep attention
+    int64_t offload_layers; // the first so many blocks keep in host memory what they keep; 0: none
     int64_t tile_mlp, tile_loss, tile_attn; // tokens per slice; 0: off
     int64_t upipe;          // query heads per stage over the cp group; 0: off, all of them
 };
@@ -30,6 +33,28 @@ static inline int64_t up_config_ranks(const struct up_config *config)
 
 /* What block `layer` keeps for its backward. */
 enum up_checkpoint up_config_checkpoint(const struct up_config *config, int64_t layer);
+
+/* Whether the block's input, or its attention output, waits in host memory. The last block's input is
+ * wanted at once and stays. */
+bool up_config_offloads_input(const struct up_config *config, int64_t layer);
+bool up_config_offloads_attention(const struct up_config *config, int64_t layer);
+
+/* Rank r is cp rank r % cp of data-parallel replica r / cp. */
+static inline int64_t up_config_cp_rank(const struct up_config *config, int64_t rank)
+{
+    return rank % config->cp;
+}
+static inline int64_t up_config_dp_rank(const struct up_config *config, int64_t rank)
+{
+    return rank / config->cp;
+}
+
+/* Attention goes over the batch in passes: all rows in one where nothing is exchanged, else one row
+ * after the other. */
+static inline int64_t up_config_passes(const struct up_config *config)
+{
+    return config->cp > 1 ? config->batch : 1;
+}
 
 /* Tokens of each sequence that cp rank r holds: floor(S/P) + (r < S mod P), and the first of them. */
 int64_t up_config_tokens(const struct up_config *config, int64_t cp_rank);

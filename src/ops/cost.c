@@ -126,6 +126,11 @@ struct up_cost up_cost_fill(const struct up_fill_args *a)
     return pointwise((double)a->bytes, UP_U8);
 }
 
+struct up_cost up_cost_add(const struct up_add_args *a)
+{
+    return pointwise(3 * (double)a->count, UP_F32);
+}
+
 struct up_cost up_cost_cast(const struct up_cast_args *a)
 {
     return add_bytes(pointwise((double)a->count, a->from),

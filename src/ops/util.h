@@ -17,4 +17,11 @@ struct up_cast_args {
     enum up_dtype from, to;
 };
 
+/* y += x, fp32. */
+struct up_add_args {
+    const float *x; // [count]
+    float *y;       // [count]
+    int64_t count;
+};
+
 #endif

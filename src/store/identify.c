@@ -12,6 +12,8 @@
 
 enum {
     HEADER_BYTES = 100,
+    HEADER_PAGE_BYTES = 16, // two bytes; 1 stands for 65536
+    HEADER_PAGES = 28,
     HEADER_USER_VERSION = 60,
     HEADER_APPLICATION_ID = 68,
     APPLICATION_ID = 0x75706970, // "upip", as schema.sql sets it
@@ -25,6 +27,12 @@ static uint32_t big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
+static int64_t bytes_told(const unsigned char header[HEADER_BYTES])
+{
+    uint32_t page_bytes = big_endian(header + HEADER_PAGE_BYTES) >> 16;
+    return (int64_t)big_endian(header + HEADER_PAGES) * (page_bytes == 1 ? 65536 : page_bytes);
+}
+
 static struct up_file_identity identify_header(const unsigned char header[HEADER_BYTES])
 {
     if (memcmp(header, "SQLite format 3", 16) != 0)
@@ -32,10 +40,12 @@ static struct up_file_identity identify_header(const unsigned char header[HEADER
     if (big_endian(header + HEADER_APPLICATION_ID) != APPLICATION_ID)
         return (struct up_file_identity){.kind = UP_FILE_OTHER_DATABASE};
     return (struct up_file_identity){.kind = UP_FILE_TRACE,
-                                     .version = big_endian(header + HEADER_USER_VERSION)};
+                                     .version = big_endian(header + HEADER_USER_VERSION),
+                                     .bytes_told = bytes_told(header)};
 }
 
-// A process that has the database open, 0 if none has; a file system without locks has none to tell.
+// A process that has the database open, 0 if none has; a file system without locks has none to
+// tell.
 static int lock_holder(int fd)
 {
     struct flock lock = {.l_type = F_WRLCK,
@@ -68,6 +78,7 @@ struct up_file_identity up_file_identify(const char *path, bool find_writer)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return (struct up_file_identity){.kind = UP_FILE_UNREADABLE, .error = errno};
     struct up_file_identity identity = identify_regular(fd, find_writer);
+    identity.bytes = status.st_size;
     close(fd);
     return identity;
 }
@@ -81,14 +92,22 @@ char *up_store_file_name(const char *path)
 const char *up_file_kind_text(enum up_file_kind kind)
 {
     switch (kind) {
-    case UP_FILE_MISSING: return "missing";
-    case UP_FILE_UNREADABLE: return "a file that cannot be read";
-    case UP_FILE_FOLDER: return "a folder";
-    case UP_FILE_SPECIAL: return "a device, pipe or socket";
-    case UP_FILE_EMPTY: return "an empty file";
-    case UP_FILE_OTHER: return "not an SQLite database";
-    case UP_FILE_OTHER_DATABASE: return "another application's database";
-    case UP_FILE_TRACE: return "a upipe trace";
+    case UP_FILE_MISSING:
+        return "missing";
+    case UP_FILE_UNREADABLE:
+        return "a file that cannot be read";
+    case UP_FILE_FOLDER:
+        return "a folder";
+    case UP_FILE_SPECIAL:
+        return "a device, pipe or socket";
+    case UP_FILE_EMPTY:
+        return "an empty file";
+    case UP_FILE_OTHER:
+        return "not an SQLite database";
+    case UP_FILE_OTHER_DATABASE:
+        return "another application's database";
+    case UP_FILE_TRACE:
+        return "a upipe trace";
     }
     return "unknown";
 }

@@ -8,7 +8,19 @@
 #include <string.h>
 #include <unistd.h>
 
-// --- Before SQLite sees it ------------------------------------------------------------------------
+// --- Before SQLite sees it
+// ------------------------------------------------------------------------
+
+static bool has_content(const char *path, const char *ending)
+{
+    char *name = NULL;
+    if (asprintf(&name, "%s%s", path, ending) < 0) return true;
+    FILE *file = fopen(name, "rb");
+    bool content = file && fgetc(file) != EOF;
+    if (file) fclose(file);
+    free(name);
+    return content;
+}
 
 static enum up_status check_identity(const char *path, struct up_error *err)
 {
@@ -24,21 +36,15 @@ static enum up_status check_identity(const char *path, struct up_error *err)
                        "%s: expected a upipe trace of layout 1 to %d, it has layout %u%s", path,
                        UP_STORE_VERSION, identity.version,
                        identity.version ? ": read it with a newer upipe" : "");
+    // A run that was killed while the WAL was being copied back may have left it shorter.
+    if (identity.bytes < identity.bytes_told && !has_content(path, "-wal"))
+        return up_fail(err, UP_USAGE, "%s: expected a upipe trace of %lld bytes, it is cut at %lld",
+                       path, (long long)identity.bytes_told, (long long)identity.bytes);
     return UP_OK;
 }
 
-// --- Opening --------------------------------------------------------------------------------------
-
-static bool has_content(const char *path, const char *ending)
-{
-    char *name = NULL;
-    if (asprintf(&name, "%s%s", path, ending) < 0) return true;
-    FILE *file = fopen(name, "rb");
-    bool content = file && fgetc(file) != EOF;
-    if (file) fclose(file);
-    free(name);
-    return content;
-}
+// --- Opening
+// --------------------------------------------------------------------------------------
 
 // "file:NAME?immutable=1", with what URIs reserve escaped.
 static char *immutable_uri(const char *name)
@@ -103,10 +109,11 @@ static enum up_status say_unreadable(const char *path, int code, sqlite3 *db, st
                    sqlite3_errmsg(db));
 }
 
-// --- Guarding -------------------------------------------------------------------------------------
+// --- Guarding
+// -------------------------------------------------------------------------------------
 
-/* A file may lie: no function with side effects is run for its schema, cells are checked before they
- * are used, nothing is written, and no value is larger than any that upipe writes. */
+/* A file may lie: no function with side effects is run for its schema, cells are checked before
+ * they are used, nothing is written, and no value is larger than any that upipe writes. */
 static int guard(sqlite3 *db)
 {
     static const int limits[][2] = {
@@ -134,7 +141,8 @@ static enum up_status say_incomplete(const char *path, const char *table, const 
 static bool same_columns(sqlite3 *db, sqlite3 *ours, const char *name)
 {
     static const char columns_sql[] =
-        "SELECT group_concat(quote(c.name), ',') || (SELECT type FROM sqlite_schema WHERE name = ?1)"
+        "SELECT group_concat(quote(c.name), ',') || (SELECT type FROM sqlite_schema WHERE name = "
+        "?1)"
         " FROM (SELECT name FROM pragma_table_info(?1) ORDER BY cid) c";
     sqlite3 *of[2] = {db, ours};
     char columns[2][1024] = {"", ""};

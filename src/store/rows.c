@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where a column's value comes from. `at` is an offset in struct up_event, or, for NUMBER, COUNT and
- * TEXT, an index in what came with it. */
+/* Where a column's value comes from. `at` is an offset in struct up_event, or, for NUMBER, COUNT
+ * and TEXT, an index in what came with it. */
 enum source {
     RANK,
     ID,         // uint64_t within the rank, made global
@@ -77,11 +77,16 @@ static const struct column free_columns[] = {
 };
 
 static const struct column range_begin_columns[] = {
-    {"id", ID, EVENT(range.id)},          {"rank", RANK, 0},
-    {"parent", ID_OR_NULL, EVENT(range.parent)}, {"name", LABEL, EVENT(label)},
-    {"step", STEP, EVENT(step)},          {"layer", LAYER, EVENT(label)},
-    {"phase", PHASE, EVENT(phase)},       {"begin_ns", INT64, EVENT(ns)},
-    {"stream", STREAM, EVENT(range.stream)}, {"begin_seq", INT64, EVENT(seq)},
+    {"id", ID, EVENT(range.id)},
+    {"rank", RANK, 0},
+    {"parent", ID_OR_NULL, EVENT(range.parent)},
+    {"name", LABEL, EVENT(label)},
+    {"step", STEP, EVENT(step)},
+    {"layer", LAYER, EVENT(label)},
+    {"phase", PHASE, EVENT(phase)},
+    {"begin_ns", INT64, EVENT(ns)},
+    {"stream", STREAM, EVENT(range.stream)},
+    {"begin_seq", INT64, EVENT(seq)},
 };
 
 static const struct column range_end_columns[] = {
@@ -93,7 +98,10 @@ static const struct column range_end_columns[] = {
 #define WORK_COLUMNS                                                                               \
     {"rank", RANK, 0}, {"name", LABEL, EVENT(label)}, {"step", STEP, EVENT(step)},                 \
         {"stream", STREAM, EVENT(work.stream)}, {"range_id", ID_OR_NULL, EVENT(work.range_id)},    \
-        {"begin_ns", INT64, EVENT(ns)}, {"end_ns", INT64, EVENT(work.end_ns)}
+        {"begin_ns", INT64, EVENT(ns)},                                                            \
+    {                                                                                              \
+        "end_ns", INT64, EVENT(work.end_ns)                                                        \
+    }
 
 static const struct column kernel_columns[] = {WORK_COLUMNS, {"flops", REAL, EVENT(work.flops)}};
 
@@ -143,8 +151,14 @@ static const struct row_table {
     const struct column *columns;
     int count, keys;
 } row_tables[UP_ROW_KIND_COUNT] = {
-#define INSERT(table_, columns_) {table_, columns_, UP_COUNT(columns_), 0}
-#define UPDATE(table_, columns_, keys_) {table_, columns_, UP_COUNT(columns_), keys_}
+#define INSERT(table_, columns_)                                                                   \
+    {                                                                                              \
+        table_, columns_, UP_COUNT(columns_), 0                                                    \
+    }
+#define UPDATE(table_, columns_, keys_)                                                            \
+    {                                                                                              \
+        table_, columns_, UP_COUNT(columns_), keys_                                                \
+    }
     [UP_ROW_META] = INSERT("meta", meta_columns),
     [UP_ROW_RANK] = INSERT("rank", rank_columns),
     [UP_ROW_ALLOC] = INSERT("tensor", alloc_columns),
@@ -162,7 +176,8 @@ static const struct row_table {
 #undef UPDATE
 };
 
-// --- SQL ------------------------------------------------------------------------------------------
+// --- SQL
+// ------------------------------------------------------------------------------------------
 
 enum { SQL_TEXT = 1024 };
 
@@ -172,7 +187,8 @@ static void append(char sql[SQL_TEXT], const char *separator, const char *name, 
     snprintf(sql + used, SQL_TEXT - used, "%s%s%s", separator, name, rest);
 }
 
-// OR REPLACE: a key of meta said again, or a step that is begun again, takes the place of the old row.
+// OR REPLACE: a key of meta said again, or a step that is begun again, takes the place of the old
+// row.
 static void insert_text(char sql[SQL_TEXT], const struct row_table *table)
 {
     snprintf(sql, SQL_TEXT, "INSERT OR REPLACE INTO %s (", table->table);
@@ -201,7 +217,8 @@ sqlite3_stmt *up_row_prepare(sqlite3 *db, enum up_row_kind kind)
     return statement;
 }
 
-// --- Binding --------------------------------------------------------------------------------------
+// --- Binding
+// --------------------------------------------------------------------------------------
 
 /* The texts of one row, alive until it has been written. */
 struct scratch {
@@ -272,27 +289,44 @@ static int bind_column(sqlite3_stmt *statement, int i, const struct column *colu
     const void *field = event ? (const char *)event + column->at : NULL;
     const uint8_t *word = field; // of one of names.h's enums
     switch (column->source) {
-    case RANK: return sqlite3_bind_int(statement, i, row->rank);
-    case ID: return bind_id(statement, i, row->rank, field, false);
-    case ID_OR_NULL: return bind_id(statement, i, row->rank, field, true);
-    case INT64: return sqlite3_bind_int64(statement, i, *(const int64_t *)field);
-    case REAL: return bind_real(statement, i, *(const double *)field);
-    case STEP: return bind_step(statement, i, event, false);
-    case TENSOR_STEP: return bind_step(statement, i, event, event->tensor.outlives_step);
-    case LABEL: return bind_text(statement, i, up_label_text(scratch->label, field));
-    case LAYER: return bind_layer(statement, i, field);
-    case PHASE: return bind_text(statement, i, up_phase_names[*word]);
-    case SPACE: return bind_text(statement, i, up_space_names[*word]);
-    case CATEGORY: return bind_text(statement, i, up_category_names[*word]);
-    case DTYPE: return bind_text(statement, i, up_dtype_names[*word]);
-    case STREAM: return bind_text(statement, i, up_stream_names[*word]);
-    case SHAPE: return bind_text(statement, i, shape_text(scratch, event));
-    case HASH: return bind_hash(statement, i, scratch, *(const uint64_t *)field);
+    case RANK:
+        return sqlite3_bind_int(statement, i, row->rank);
+    case ID:
+        return bind_id(statement, i, row->rank, field, false);
+    case ID_OR_NULL:
+        return bind_id(statement, i, row->rank, field, true);
+    case INT64:
+        return sqlite3_bind_int64(statement, i, *(const int64_t *)field);
+    case REAL:
+        return bind_real(statement, i, *(const double *)field);
+    case STEP:
+        return bind_step(statement, i, event, false);
+    case TENSOR_STEP:
+        return bind_step(statement, i, event, event->tensor.outlives_step);
+    case LABEL:
+        return bind_text(statement, i, up_label_text(scratch->label, field));
+    case LAYER:
+        return bind_layer(statement, i, field);
+    case PHASE:
+        return bind_text(statement, i, up_phase_names[*word]);
+    case SPACE:
+        return bind_text(statement, i, up_space_names[*word]);
+    case CATEGORY:
+        return bind_text(statement, i, up_category_names[*word]);
+    case DTYPE:
+        return bind_text(statement, i, up_dtype_names[*word]);
+    case STREAM:
+        return bind_text(statement, i, up_stream_names[*word]);
+    case SHAPE:
+        return bind_text(statement, i, shape_text(scratch, event));
+    case HASH:
+        return bind_hash(statement, i, scratch, *(const uint64_t *)field);
     case NUMBER_OR_NULL:
         return bind_number(statement, i, row->numbers[column->at], row->numbers[column->at] < 0);
     case SEQ_OR_NULL:
         return bind_number(statement, i, row->numbers[column->at], !row->numbers[column->at]);
-    case TEXT: return bind_text(statement, i, row->texts[column->at]);
+    case TEXT:
+        return bind_text(statement, i, row->texts[column->at]);
     }
     return SQLITE_MISUSE;
 }

@@ -1,4 +1,4 @@
--- The layout of run.db, version 1. docs/trace.md is generated from these comments.
+-- The layout of run.db, version 1. From these comments scripts/trace-doc writes the page about it.
 --
 -- Columns are only ever added; PRAGMA user_version counts the versions. Times are nanoseconds of the
 -- device's clock since the run began (a dry run's clock is its forecast). Bytes are what was asked
@@ -11,7 +11,7 @@
 -- (1 once the run has ended in order), outcome (ok, out of memory, failed), events_written,
 -- recorder_ns, recorder_bytes, ring_waits, steps_planned.
 CREATE TABLE meta (
-  key TEXT PRIMARY KEY,
+  key TEXT PRIMARY KEY,          -- one of the above; more may come
   value TEXT
 ) WITHOUT ROWID;
 
@@ -30,20 +30,20 @@ CREATE TABLE tensor (
   id INTEGER PRIMARY KEY,
   rank INTEGER NOT NULL,
   space TEXT NOT NULL,           -- device, host
-  storage_id INTEGER NOT NULL,
+  storage_id INTEGER NOT NULL,   -- the id of the first name of these bytes
   name TEXT NOT NULL,            -- layers.12.attn.q
   category TEXT NOT NULL,        -- parameter gradient optimizer checkpoint attention norm mlp loss comm workspace data
   layer INTEGER,                 -- NULL outside layers
-  phase TEXT NOT NULL,           -- init forward backward optimizer
+  phase TEXT NOT NULL,           -- init forward backward optimizer; in which it was allocated
   dtype TEXT NOT NULL,           -- fp32 bf16 fp64 i32 u8
   shape TEXT NOT NULL,           -- [4096,32,128]
-  bytes INTEGER NOT NULL,
-  reserved_bytes INTEGER NOT NULL,
+  bytes INTEGER NOT NULL,        -- asked for
+  reserved_bytes INTEGER NOT NULL, -- given
   offset INTEGER NOT NULL,       -- in the rank's arena of that space
-  stream TEXT NOT NULL,          -- the stream that uses it first
+  stream TEXT NOT NULL,          -- compute, copy-out, copy-in, comm: the one that uses it first
   step INTEGER,                  -- NULL: outlives steps
   free_step INTEGER,             -- NULL: still alive, or freed outside steps
-  range_id INTEGER,              -- the innermost range it was allocated in
+  range_id INTEGER,              -- the innermost range it was allocated in; NULL where that has no row
   alloc_seq INTEGER NOT NULL,
   free_seq INTEGER,              -- NULL: still alive
   alloc_ns INTEGER NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE range (
   layer INTEGER,
   phase TEXT NOT NULL,
   begin_ns INTEGER NOT NULL,     -- on the host
-  end_ns INTEGER,
+  end_ns INTEGER,                -- NULL: still open when the trace ended
   device_begin_ns INTEGER,       -- of the work in it, where that is known
   device_end_ns INTEGER,
   stream TEXT NOT NULL,
@@ -78,7 +78,8 @@ CREATE TABLE step (
   begin_ns INTEGER NOT NULL,
   end_ns INTEGER,                -- NULL: the step did not end
   peak_bytes INTEGER,            -- largest sum of bytes alive in device space
-  peak_seq INTEGER,              -- the allocation that reached it
+  peak_seq INTEGER,              -- the allocation that reached it, in this step or the one it repeats;
+                                 -- NULL where neither has rows
   event_hash TEXT,               -- 16 hex digits, over the step's allocations and frees
   same_as_step INTEGER,          -- this step repeated that one event for event; its rows are not kept
   PRIMARY KEY (step, rank)
@@ -136,12 +137,12 @@ CREATE TABLE device_alloc (
   free_ns INTEGER                -- NULL: still held
 );
 
--- What the system said was used, sampled.
+-- What the system said was used, sampled about ten times a second.
 CREATE TABLE usage (
   rank INTEGER NOT NULL,
   ns INTEGER NOT NULL,
   device_used_bytes INTEGER,     -- NULL where the device cannot tell
-  host_rss_bytes INTEGER
+  host_rss_bytes INTEGER         -- of the whole process, all its ranks
 );
 
 -- Forecasts made from this run, to be held against the next.
@@ -156,6 +157,7 @@ CREATE TABLE prediction (
   host_bytes INTEGER
 );
 
+-- Bytes at a forecast's peak, by category.
 CREATE TABLE prediction_category (
   prediction_id INTEGER NOT NULL,
   category TEXT NOT NULL,
@@ -166,9 +168,9 @@ CREATE TABLE prediction_category (
 -- Whatever the recorder could not do, and why.
 CREATE TABLE diagnostic (
   id INTEGER PRIMARY KEY,
-  rank INTEGER,
+  rank INTEGER,                  -- NULL: about the trace as a whole
   ns INTEGER,
-  kind TEXT NOT NULL,            -- out_of_memory, step_too_long, disk, ...
+  kind TEXT NOT NULL,            -- out_of_memory, step_too_long, disk, store, journal, index, run
   text TEXT NOT NULL
 );
 
@@ -179,7 +181,7 @@ CREATE VIEW peak AS
     FROM step WHERE peak_seq IS NOT NULL AND same_as_step IS NULL)
   WHERE place = 1;
 
--- What is alive on the device at each rank's peak, one row per storage, its newest name first to count.
+-- What is alive on the device at each rank's peak, one row per storage, under its newest name.
 CREATE VIEW live_at_peak AS
   SELECT rank, id, storage_id, name, category, layer, phase, dtype, shape, bytes, reserved_bytes, step
   FROM (
@@ -189,6 +191,7 @@ CREATE VIEW live_at_peak AS
       AND (t.free_seq IS NULL OR t.free_seq > p.peak_seq))
   WHERE place = 1;
 
+-- The same summed by category.
 CREATE VIEW peak_by_category AS
   SELECT rank, category, sum(bytes) AS bytes, count(*) AS tensors
   FROM live_at_peak GROUP BY rank, category;

@@ -50,8 +50,8 @@ struct up_store {
 /* Opens the finished database at `path` for writing and prepares the statements. */
 enum up_status up_store_attach(const char *path, struct up_store **store, struct up_error *err);
 
-/* The name under which SQLite takes `path` for a file whatever it is (":memory:", say); freed by the
- * caller, NULL when memory is short. */
+/* The name under which SQLite takes `path` for a file whatever it is (":memory:", say); freed by
+ * the caller, NULL when memory is short. */
 char *up_store_file_name(const char *path);
 
 /* Whose a file is, told by its first 100 bytes, without SQLite. */
@@ -68,9 +68,10 @@ enum up_file_kind {
 
 struct up_file_identity {
     enum up_file_kind kind;
-    uint32_t version; // the layout's, of a UP_FILE_TRACE
-    int writer;       // a process that has it open, 0: none; only if asked for
-    int error;        // errno, of a file that is MISSING or UNREADABLE
+    uint32_t version;          // the layout's, of a UP_FILE_TRACE
+    int64_t bytes, bytes_told; // its size, and what its header says that is
+    int writer;                // a process that has it open, 0: none; only if asked for
+    int error;                 // errno, of a file that is MISSING or UNREADABLE
 };
 
 struct up_file_identity up_file_identify(const char *path, bool find_writer);

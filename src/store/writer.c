@@ -1,6 +1,6 @@
-/* Writing run.db: rows collect in a transaction until up_store_commit. The first failure is kept and
- * undoes the open transaction, so that the file stays as of the last commit; after it nothing is
- * tried again but the diagnostic row that up_store_finish leaves. */
+/* Writing run.db: rows collect in a transaction until up_store_commit. The first failure is kept
+ * and undoes the open transaction, so that the file stays as of the last commit; after it nothing
+ * is tried again but the diagnostic row that up_store_finish leaves. */
 #include "store/store_impl.h"
 
 #include <stdio.h>
@@ -8,12 +8,13 @@
 #include <string.h>
 
 enum {
-    CACHE_KIB = 2048,         // SQLite's page cache; the recorder's memory bound counts on it
-    BUSY_TIMEOUT_MS = 10000,  // someone else may hold the file for a moment
-    FINISH_TIMEOUT_MS = 500,  // a reader that stays keeps the WAL, which is no failure
+    CACHE_KIB = 2048,        // SQLite's page cache; the recorder's memory bound counts on it
+    BUSY_TIMEOUT_MS = 10000, // someone else may hold the file for a moment
+    FINISH_TIMEOUT_MS = 500, // a reader that stays keeps the WAL, which is no failure
 };
 
-// --- Failure --------------------------------------------------------------------------------------
+// --- Failure
+// --------------------------------------------------------------------------------------
 
 static enum up_status store_failed(struct up_store *store)
 {
@@ -25,9 +26,15 @@ static enum up_status store_failed(struct up_store *store)
     return UP_FAILED;
 }
 
-bool up_store_failed(const struct up_store *store) { return store->failure_code != SQLITE_OK; }
+bool up_store_failed(const struct up_store *store)
+{
+    return store->failure_code != SQLITE_OK;
+}
 
-const char *up_store_failure(const struct up_store *store) { return store->failure; }
+const char *up_store_failure(const struct up_store *store)
+{
+    return store->failure;
+}
 
 static enum up_status run_sql(struct up_store *store, const char *sql)
 {
@@ -36,7 +43,8 @@ static enum up_status run_sql(struct up_store *store, const char *sql)
     return store_failed(store);
 }
 
-// --- Rows -----------------------------------------------------------------------------------------
+// --- Rows
+// -----------------------------------------------------------------------------------------
 
 static enum up_status begin(struct up_store *store)
 {
@@ -66,8 +74,14 @@ enum up_status up_store_commit(struct up_store *store)
     return rc;
 }
 
-int up_store_pending(const struct up_store *store) { return store->pending; }
-int64_t up_store_rows(const struct up_store *store) { return store->rows; }
+int up_store_pending(const struct up_store *store)
+{
+    return store->pending;
+}
+int64_t up_store_rows(const struct up_store *store)
+{
+    return store->rows;
+}
 
 enum up_status up_store_meta_set(struct up_store *store, const char *key, const char *value)
 {
@@ -117,21 +131,30 @@ enum up_status up_store_event(struct up_store *store, int rank, const struct up_
     char name[UP_LABEL_TEXT];
     const struct up_row row = {.rank = rank, .event = event};
     switch ((enum up_event_kind)event->kind) {
-    case UP_EVENT_ALLOC: return write_row(store, UP_ROW_ALLOC, &row);
-    case UP_EVENT_FREE: return write_row(store, UP_ROW_FREE, &row);
-    case UP_EVENT_RANGE_BEGIN: return write_row(store, UP_ROW_RANGE_BEGIN, &row);
-    case UP_EVENT_RANGE_END: return write_row(store, UP_ROW_RANGE_END, &row);
-    case UP_EVENT_KERNEL: return write_row(store, UP_ROW_KERNEL, &row);
-    case UP_EVENT_COPY: return write_row(store, UP_ROW_COPY, &row);
-    case UP_EVENT_COLLECTIVE: return write_row(store, UP_ROW_COLLECTIVE, &row);
+    case UP_EVENT_ALLOC:
+        return write_row(store, UP_ROW_ALLOC, &row);
+    case UP_EVENT_FREE:
+        return write_row(store, UP_ROW_FREE, &row);
+    case UP_EVENT_RANGE_BEGIN:
+        return write_row(store, UP_ROW_RANGE_BEGIN, &row);
+    case UP_EVENT_RANGE_END:
+        return write_row(store, UP_ROW_RANGE_END, &row);
+    case UP_EVENT_KERNEL:
+        return write_row(store, UP_ROW_KERNEL, &row);
+    case UP_EVENT_COPY:
+        return write_row(store, UP_ROW_COPY, &row);
+    case UP_EVENT_COLLECTIVE:
+        return write_row(store, UP_ROW_COLLECTIVE, &row);
     case UP_EVENT_USAGE:
         return up_store_usage(store, rank, event->ns, event->usage.device_used_bytes, -1);
     case UP_EVENT_DIAGNOSTIC:
         return up_store_diagnostic(store, rank, event->ns, "run",
                                    up_label_text(name, &event->label));
-    case UP_EVENT_OOM: return write_out_of_memory(store, rank, event);
+    case UP_EVENT_OOM:
+        return write_out_of_memory(store, rank, event);
     case UP_EVENT_STEP_BEGIN:
-    case UP_EVENT_STEP_END: break; // have functions of their own
+    case UP_EVENT_STEP_END:
+        break; // have functions of their own
     }
     UP_BUG("event kind %d has no row", event->kind);
 }
@@ -149,7 +172,8 @@ enum up_status up_store_step_end(struct up_store *store, int rank, const struct 
                      &(struct up_row){.rank = rank, .event = event, .numbers = numbers});
 }
 
-// --- Opening and closing --------------------------------------------------------------------------
+// --- Opening and closing
+// --------------------------------------------------------------------------
 
 static void release(struct up_store *store)
 {
@@ -184,8 +208,11 @@ static enum up_status prepare(struct up_store *store)
 static enum up_status configure(struct up_store *store)
 {
     enum up_status rc = UP_OK;
-    char sql[96];
-    snprintf(sql, sizeof sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -%d", CACHE_KIB);
+    char sql[160];
+    // The first read opens the WAL, and takes the lock by which others see that a run is at work.
+    snprintf(sql, sizeof sql,
+             "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -%d; SELECT count(*) FROM meta",
+             CACHE_KIB);
     sqlite3_busy_timeout(store->db, BUSY_TIMEOUT_MS);
     bool wal = set_journal_mode(store, "wal");
     UP_TRY(run_sql(store, sql));
@@ -233,7 +260,8 @@ int64_t up_store_memory_bytes(const struct up_store *store)
     return sum;
 }
 
-// --- The end --------------------------------------------------------------------------------------
+// --- The end
+// --------------------------------------------------------------------------------------
 
 /* What the report's questions and the usual queries search by. Made at the end: keeping them up to
  * date all along costs more. */
@@ -260,8 +288,8 @@ static void make_indexes(struct up_store *store)
     up_store_diagnostic(store, -1, -1, "index", text);
 }
 
-/* After a failure: the row that tells of it, if there is room for that. What the WAL holds beyond the
- * last commit is free again, so there often is. */
+/* After a failure: the row that tells of it, if there is room for that. What the WAL holds beyond
+ * the last commit is free again, so there often is. */
 static void leave_diagnostic(struct up_store *store)
 {
     bool disk = store->failure_code == SQLITE_FULL || store->failure_code == SQLITE_IOERR;

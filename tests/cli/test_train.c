@@ -130,7 +130,7 @@ static void test_refusals(void **state)
         {{"--trace", "/"}, "--trace"},
         {{"--trace-steps", "3:1"}, "A:B"},
         {{"--json-log", "/nowhere/log"}, "--json-log"},
-        {{"--upipe", "3"}, "nearest that do are 2 and 4"},
+        {{"--upipe", "3"}, "nearest legal values are 2 and 4"},
         {{"--upipe", "9"}, "8 and 8"},
         {{"--checkpoint", "block:2"}, "none|block|attn[:N]"},
         {{"--tile-mlp", "0"}, "--tile-mlp"},

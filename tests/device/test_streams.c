@@ -96,6 +96,7 @@ static void test_dry_clock(void **state)
     struct up_error error = {0};
     struct up_machine machine = {.name = "test", .flops = {1e9, 1e9, 1e9, 0}, .memory_bytes_per_s = 1e9,
                                  .to_host_bytes_per_s = 1e9, .from_host_bytes_per_s = 2e9,
+                                 .link_bytes_per_s = 1e8,
                                  .launch_s = 1e-6};
     struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
     const struct up_device_ops *ops = device->ops;

@@ -1,5 +1,5 @@
-/* Hand-made events: a rank that counts sequence numbers and ids as the allocator does, and sends what
- * it is told to a ring, to a function, or nowhere. */
+/* Hand-made events: a rank that counts sequence numbers and ids as the allocator does, and sends
+ * what it is told to a ring, to a function, or nowhere. */
 #ifndef UP_TESTS_PROFILER_EVENTS_H
 #define UP_TESTS_PROFILER_EVENTS_H
 

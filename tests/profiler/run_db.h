@@ -73,7 +73,10 @@ static inline const char *query(sqlite3 *db, const char *sql)
         for (int i = 0; i < sqlite3_column_count(statement); i++) {
             const char *value = (const char *)sqlite3_column_text(statement, i);
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
-                                     i ? "|" : row ? "\n" : "", value ? value : "-");
+                                     i     ? "|"
+                                     : row ? "\n"
+                                           : "",
+                                     value ? value : "-");
             assert_true(used < sizeof text);
         }
     assert_int_equal(code, SQLITE_DONE);

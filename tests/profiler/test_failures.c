@@ -1,5 +1,5 @@
-/* A run that is killed at any moment, and a disk that fills: the file is whole up to some moment, and
- * the training goes on. */
+/* A run that is killed at any moment, and a disk that fills: the file is whole up to some moment,
+ * and the training goes on. */
 #include "profiler/recorder.h"
 #include "tests/profiler/events.h"
 #include "tests/profiler/run_db.h"
@@ -37,7 +37,8 @@ static enum up_status record_steps(const char *path, int steps, struct up_error 
     return up_recorder_finish(recorder, "ok", err);
 }
 
-// --- Killed ---------------------------------------------------------------------------------------
+// --- Killed
+// ---------------------------------------------------------------------------------------
 
 static pid_t start_run(const char *path, int steps)
 {
@@ -132,7 +133,8 @@ static void killed_run_is_replaced(void **state)
     sandbox_release(&box);
 }
 
-// --- A full disk ----------------------------------------------------------------------------------
+// --- A full disk
+// ----------------------------------------------------------------------------------
 
 /* No file may grow beyond `bytes`: writes then fail as on a full disk. RLIM_INFINITY ends it. */
 static void limit_files(rlim_t bytes)

@@ -1,4 +1,5 @@
-/* Which steps are kept: each rule of recorder.h, by hand-made events through the public interface. */
+/* Which steps are kept: each rule of recorder.h, by hand-made events through the public interface.
+ */
 #include "profiler/recorder.h"
 #include "profiler/steps_impl.h"
 #include "tests/profiler/events.h"
@@ -86,8 +87,9 @@ static void difference_is_written_whole(void **state)
     assert_query(db, steps_sql, "0|-|1\n1|-|1\n2|-|1\n3|2|0\n4|-|1\n5|4|0\n6|-|1\n7|6|0");
     // Also what came before the first difference, and what came after it.
     assert_query(db, "SELECT count(*), count(end_seq) FROM range WHERE step = 4", "1|1");
-    assert_query(db, "SELECT range_id = (SELECT id FROM range WHERE step = 4) FROM tensor WHERE step = 4",
-                 "1");
+    assert_query(
+        db, "SELECT range_id = (SELECT id FROM range WHERE step = 4) FROM tensor WHERE step = 4",
+        "1");
     assert_query(db, "SELECT count(*) FROM kernel WHERE step = 4", "1");
     run_release(&run, db);
 }
@@ -200,7 +202,8 @@ static void run_that_ends_in_a_step_keeps_its_events(void **state)
     run_release(&run, db);
 }
 
-// A step without an end: what follows is not taken for its repetition, nor for one of an older step.
+// A step without an end: what follows is not taken for its repetition, nor for one of an older
+// step.
 static void nothing_repeats_a_step_without_end(void **state)
 {
     (void)state;
@@ -257,9 +260,11 @@ static void usage_and_diagnostics_are_always_written(void **state)
     }
     sqlite3 *db = run_end(&run);
     assert_query(db, "SELECT count(*) FROM usage WHERE host_rss_bytes IS NULL", "5");
-    assert_query(db, "SELECT count(*) FROM diagnostic WHERE text = 'layers.2.not in the plan'", "5");
+    assert_query(db, "SELECT count(*) FROM diagnostic WHERE text = 'layers.2.not in the plan'",
+                 "5");
     assert_query(db, "SELECT step FROM step WHERE same_as_step = 2", "3\n4");
-    // The recorder's own samples, at least at the start and at the end, the last with what is known.
+    // The recorder's own samples, at least at the start and at the end, the last with what is
+    // known.
     assert_true(query_number(db, "SELECT count(*) FROM usage WHERE host_rss_bytes > 100000") >= 2);
     assert_query(db, "SELECT device_used_bytes FROM usage ORDER BY rowid DESC LIMIT 1", "200");
     run_release(&run, db);
@@ -359,10 +364,12 @@ static void ranks_are_told_apart(void **state)
     assert_consistent(db);
     assert_query(db, "SELECT rank, count(*), count(same_as_step) FROM step GROUP BY rank",
                  "0|200|197\n1|200|197\n2|200|195\n3|200|197");
-    assert_query(db, "SELECT rank, count(*), min(id) = rank * 1099511627776 + 1 FROM tensor GROUP BY rank",
-                 "0|3|1\n1|3|1\n2|5|1\n3|3|1");
-    assert_query(db, "SELECT count(*) FROM tensor t JOIN range r ON r.id = t.range_id AND r.rank = t.rank",
-                 "14");
+    assert_query(
+        db, "SELECT rank, count(*), min(id) = rank * 1099511627776 + 1 FROM tensor GROUP BY rank",
+        "0|3|1\n1|3|1\n2|5|1\n3|3|1");
+    assert_query(
+        db, "SELECT count(*) FROM tensor t JOIN range r ON r.id = t.range_id AND r.rank = t.rank",
+        "14");
     sqlite3_close(db);
     sandbox_release(&box);
 }
@@ -372,8 +379,8 @@ static void refused_path_makes_no_recorder(void **state)
     (void)state;
     struct up_error err = {0};
     struct up_recorder *recorder = NULL;
-    assert_int_equal(
-        up_recorder_create("/nonexistent/run.db", no_span, NULL, 0, &recorder, &err), UP_USAGE);
+    assert_int_equal(up_recorder_create("/nonexistent/run.db", no_span, NULL, 0, &recorder, &err),
+                     UP_USAGE);
     assert_null(recorder);
 }
 

@@ -1,13 +1,14 @@
 /* Random runs against a model that knows the rules of recorder.h but works the other way round: it
- * keeps every event of the run and decides afterwards, with all of them at hand, what must be in the
- * file. Run with UP_TEST_SEED=n for other runs. */
+ * keeps every event of the run and decides afterwards, with all of them at hand, what must be in
+ * the file. Run with UP_TEST_SEED=n for other runs. */
 #include "profiler/recorder.h"
 #include "tests/profiler/events.h"
 #include "tests/profiler/run_db.h"
 
 enum { RUNS = 60, STEPS_MAX = 40, EVENTS_MAX = 4000, STEP_EVENTS_MAX = 40, PROGRAMS = 3 };
 
-// --- The model ------------------------------------------------------------------------------------
+// --- The model
+// ------------------------------------------------------------------------------------
 
 struct modelled_step {
     int first, count; // in model.events; without its begin and end
@@ -63,7 +64,8 @@ static bool repeats(const struct model *model, const struct modelled_step *a,
 {
     if (!a->ended || !b->ended || a->out_of_memory || a->count != b->count) return false;
     for (int i = 0; i < a->count; i++)
-        if (!says_the_same(&model->events[a->first + i], &model->events[b->first + i])) return false;
+        if (!says_the_same(&model->events[a->first + i], &model->events[b->first + i]))
+            return false;
     return a->end.result.peak_bytes == b->end.result.peak_bytes;
 }
 
@@ -91,7 +93,8 @@ static bool written(const struct model *model, int event)
     return step < 0 || model->steps[step].whole;
 }
 
-// --- The comparison -------------------------------------------------------------------------------
+// --- The comparison
+// -------------------------------------------------------------------------------
 
 // The event that ends what event `begin` begins, -1: none does.
 static int find_end(const struct model *model, int begin)
@@ -167,7 +170,8 @@ static void check_steps(const struct model *model, sqlite3 *db)
     sqlite3_finalize(rows);
 }
 
-// --- Random runs ----------------------------------------------------------------------------------
+// --- Random runs
+// ----------------------------------------------------------------------------------
 
 struct dice {
     uint64_t seed, rolls;
@@ -212,7 +216,9 @@ static void random_event(struct rank_state *rank, struct dice *dice)
             make_free(m, freed.id, names[freed.name], 1, freed.bytes);
         }
         break;
-    case 3: make_kernel(m, names[name]); break;
+    case 3:
+        make_kernel(m, names[name]);
+        break;
     case 4:
         if (m->open_range)
             make_range_end(m, m->open_range, "range", UP_NO_LAYER);
@@ -256,7 +262,8 @@ static void random_run(struct model *model, uint64_t seed)
     free(rank);
 }
 
-static int dropped_steps, whole_steps; // over all runs: a test that meets only one kind tests little
+static int dropped_steps,
+    whole_steps; // over all runs: a test that meets only one kind tests little
 
 static void check_run(uint64_t seed, struct up_span span)
 {

@@ -15,7 +15,8 @@ static struct up_store *create(const char *path)
     struct up_store *store = NULL;
     struct up_error err = {0};
     const struct up_store_meta meta[] = {{"model", "tiny"}, {"config", "{\"a\": \"it's\"}"}};
-    if (up_store_create(path, meta, UP_COUNT(meta), &store, &err) != UP_OK) fail_msg("%s", err.text);
+    if (up_store_create(path, meta, UP_COUNT(meta), &store, &err) != UP_OK)
+        fail_msg("%s", err.text);
     return store;
 }
 
@@ -26,7 +27,8 @@ static sqlite3 *finish(struct up_store *store, const char *path)
     return open_db(path);
 }
 
-// --- Rows -----------------------------------------------------------------------------------------
+// --- Rows
+// -----------------------------------------------------------------------------------------
 
 static struct up_event sample(enum up_event_kind kind)
 {
@@ -127,7 +129,8 @@ static void ranges_and_work(void **state)
                  "device_begin_ns, stream, begin_seq, end_seq FROM range",
                  "1099511627778|1|1099511627777|layers.12.attn.q|2|12|backward|5000|9000|-|compute|"
                  "41|50");
-    assert_query(db, "SELECT rank, name, step, stream, range_id, begin_ns, end_ns, flops FROM kernel",
+    assert_query(db,
+                 "SELECT rank, name, step, stream, range_id, begin_ns, end_ns, flops FROM kernel",
                  "1|layers.12.attn.q.3|-|comm|1099511627778|5000|6000|1.5");
     assert_query(db, "SELECT step, begin_ns, end_ns, from_space, to_space, bytes FROM copy",
                  "2|5000|6000|device|host|77");
@@ -246,7 +249,8 @@ static void reader_does_not_keep_the_run_from_ending(void **state)
     sandbox_release(&box);
 }
 
-// --- Creating -------------------------------------------------------------------------------------
+// --- Creating
+// -------------------------------------------------------------------------------------
 
 static void put_file(const char *path, const void *bytes, size_t size)
 {
@@ -296,7 +300,8 @@ static void other_database_is_left_alone(void **state)
     sqlite3 *db = NULL;
     sandbox_init(&box);
     sqlite3_open(box.path, &db);
-    sqlite3_exec(db, "CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)", NULL, NULL, NULL);
+    sqlite3_exec(db, "CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)", NULL, NULL,
+                 NULL);
     sqlite3_close(db);
     assert_refused(box.path, "another application's database");
     sqlite3_open(box.path, &db);
@@ -367,6 +372,7 @@ static void live_trace_is_left_alone(void **state)
     if (!child) {
         create(box.path);
         if (write(ready[1], "r", 1) != 1) _exit(1);
+        alarm(20); // should the test fail before it kills this
         for (;;) pause();
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);

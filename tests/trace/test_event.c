@@ -174,15 +174,16 @@ static void hash_depends_on_order_and_content(void **state)
     assert_int_not_equal(ab, hash_one(hash_one(start, true, "b", 64), true, "a", 64));
     assert_int_not_equal(ab, hash_one(hash_one(start, true, "a", 64), false, "b", 64));
     assert_int_not_equal(ab, hash_one(hash_one(start, true, "a", 65), true, "b", 64));
-    assert_int_not_equal(ab, hash_one(hash_one(hash_one(start, true, "a", 64), true, "b", 64),
-                                      true, "c", 0));
+    assert_int_not_equal(
+        ab, hash_one(hash_one(hash_one(start, true, "a", 64), true, "b", 64), true, "c", 0));
 }
 
 static void hash_sees_each_argument(void **state)
 {
     (void)state;
     struct up_label label = {"x", 1, 1}, layer = {"x", 2, 1}, index = {"x", 1, 2};
-    uint64_t base = up_event_hash(1, true, UP_SPACE_DEVICE, &label, UP_CATEGORY_MLP, UP_PHASE_FORWARD, 8);
+    uint64_t base =
+        up_event_hash(1, true, UP_SPACE_DEVICE, &label, UP_CATEGORY_MLP, UP_PHASE_FORWARD, 8);
     const uint64_t others[] = {
         up_event_hash(2, true, UP_SPACE_DEVICE, &label, UP_CATEGORY_MLP, UP_PHASE_FORWARD, 8),
         up_event_hash(1, true, UP_SPACE_HOST, &label, UP_CATEGORY_MLP, UP_PHASE_FORWARD, 8),

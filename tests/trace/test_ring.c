@@ -1,5 +1,5 @@
-/* The ring: everything arrives, once and in order, between two threads; it waits when full; it can be
- * closed and given up. */
+/* The ring: everything arrives, once and in order, between two threads; it waits when full; it can
+ * be closed and given up. */
 #include "trace/trace.h"
 
 #include <setjmp.h>
@@ -88,7 +88,10 @@ static void *push_counted(void *argument)
     return NULL;
 }
 
-static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
 
 // Until it is known to wait: `waits` is counted only then.
 static void await_wait(const struct up_trace *trace)

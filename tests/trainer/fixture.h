@@ -5,10 +5,12 @@
 
 #include "model/data.h"
 #include "trainer/machine.h"
+#include "trainer/state.h"
 #include "trainer/step.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,12 +27,27 @@ static const char *const fixture_names[] = {"tiny-llama3", "tiny-llama31-scaled-
         if ((call) != UP_OK) fail_msg("%s", error.text);                                           \
     } while (0)
 
-/* A trainer with all that it stands on. */
-struct bench {
-    struct up_config config;
+enum { MAX_RANKS = 16 };
+
+/* One rank's trainer with all that it stands on. */
+struct member {
+    struct bench *bench;
     struct up_device *device;
+    struct up_comm *world, *cp;
     struct up_rank rank;
     struct up_trainer trainer;
+    pthread_t thread;
+    struct up_error error;
+    enum up_status status;
+};
+
+/* All ranks of a config (on dry rank 0 alone), each with a thread while bench_run runs. */
+struct bench {
+    struct up_config config;
+    int count;
+    struct member member[MAX_RANKS];
+    enum up_status (*run)(struct member *member, void *argument);
+    void *argument;
 };
 
 static inline struct up_config plain_config(void)
@@ -39,28 +56,121 @@ static inline struct up_config plain_config(void)
                               .dp = 1};
 }
 
-static inline void bench_open(struct bench *bench, const struct up_config *config,
-                              enum up_device_kind kind, uint64_t chaos_seed)
+static inline void bench_open_comms(struct bench *bench, enum up_device_kind kind)
+{
+    struct up_error error = {0};
+    struct up_comm *comms[MAX_RANKS];
+    int cp = (int)bench->config.cp, ranks = (int)up_config_ranks(&bench->config);
+    if (kind == UP_DEVICE_DRY) {
+        must(up_comm_dry_create(ranks, 0, &bench->member[0].world, &error));
+        must(up_comm_dry_create(cp, 0, &bench->member[0].cp, &error));
+        return;
+    }
+    must(up_comm_threads_create(ranks, comms, &error));
+    for (int r = 0; r < ranks; r++) bench->member[r].world = comms[r];
+    for (int first = 0; first < ranks; first += cp) {
+        must(up_comm_threads_create(cp, comms, &error));
+        for (int r = 0; r < cp; r++) bench->member[first + r].cp = comms[r];
+    }
+}
+
+static inline void *bench_thread(void *argument)
+{
+    struct member *member = argument;
+    up_device_bind(member->device);
+    member->status = member->bench->run(member, member->bench->argument);
+    if (member->status) {
+        up_comm_abort(member->world, member->error.text);
+        up_comm_abort(member->cp, member->error.text);
+    }
+    return NULL;
+}
+
+/* Runs `run` on every rank at once; the first failure's status and text. */
+static inline enum up_status bench_try(struct bench *bench,
+                                       enum up_status (*run)(struct member *, void *), void *argument,
+                                       struct up_error *error)
+{
+    bench->run = run;
+    bench->argument = argument;
+    for (int r = 1; r < bench->count; r++)
+        assert_int_equal(
+            pthread_create(&bench->member[r].thread, NULL, bench_thread, &bench->member[r]), 0);
+    bench_thread(&bench->member[0]);
+    for (int r = 1; r < bench->count; r++) pthread_join(bench->member[r].thread, NULL);
+    for (int r = 0; r < bench->count; r++)
+        if (bench->member[r].status) {
+            *error = bench->member[r].error;
+            return bench->member[r].status;
+        }
+    return UP_OK;
+}
+
+static inline void bench_run(struct bench *bench, enum up_status (*run)(struct member *, void *),
+                             void *argument)
+{
+    struct up_error error = {0};
+    must(bench_try(bench, run, argument, &error));
+}
+
+static inline enum up_status bench_init_member(struct member *member, void *argument)
+{
+    enum up_status rc = UP_OK;
+    struct up_error *err = &member->error;
+    int number = (int)(member - member->bench->member);
+    struct up_trace *const *traces = argument;
+    UP_TRY(up_rank_init(&member->rank, number, member->device, traces ? traces[number] : NULL, NULL, err));
+    UP_TRY(up_trainer_init(&member->trainer, &member->rank, &member->bench->config, member->world,
+                           member->cp, err));
+out:
+    return rc;
+}
+
+/* `traces`: a ring per rank, or NULL. */
+static inline void bench_open_traced(struct bench *bench, const struct up_config *config,
+                                     enum up_device_kind kind, uint64_t chaos_seed,
+                                     struct up_trace *const *traces)
 {
     struct up_error error = {0};
     struct up_machine machine;
+    memset(bench, 0, sizeof *bench);
     bench->config = *config;
     if (!bench->config.attn_layers) bench->config.attn_layers = config->model.layers;
-    must(up_machine_find("generic", &machine, &error));
-    bench->device = kind == UP_DEVICE_DRY ? up_device_dry_create(config->as, &machine, &error)
-                                          : up_device_cpu_create(0, chaos_seed, &error);
-    assert_non_null(bench->device);
     must(up_config_check(&bench->config, &error));
-    must(up_rank_init(&bench->rank, 0, bench->device, NULL, NULL, &error));
-    must(up_trainer_init(&bench->trainer, &bench->rank, &bench->config, &error));
+    must(up_machine_find("generic", &machine, &error));
+    bench->count = kind == UP_DEVICE_DRY ? 1 : (int)up_config_ranks(config);
+    assert_true(bench->count <= MAX_RANKS);
+    bench_open_comms(bench, kind);
+    for (int r = 0; r < bench->count; r++) {
+        struct member *member = &bench->member[r];
+        uint64_t seed = chaos_seed ? chaos_seed + (uint64_t)r * 1000003 : 0;
+        member->bench = bench;
+        member->device = kind == UP_DEVICE_DRY
+                             ? up_device_dry_create(config->as, &machine, &error)
+                             : up_device_cpu_create(bench->count > 1 ? 1 : 0, seed, &error);
+        assert_non_null(member->device);
+    }
+    bench_run(bench, bench_init_member, (void *)traces);
+}
+
+static inline void bench_open(struct bench *bench, const struct up_config *config,
+                              enum up_device_kind kind, uint64_t chaos_seed)
+{
+    bench_open_traced(bench, config, kind, chaos_seed, NULL);
 }
 
 static inline void bench_close(struct bench *bench)
 {
-    for (int s = 0; s < UP_STREAM_COUNT; s++) up_stream_synchronize(&bench->rank, (enum up_stream)s);
-    up_trainer_release(&bench->trainer);
-    up_rank_release(&bench->rank);
-    up_device_destroy(bench->device);
+    for (int r = 0; r < bench->count; r++) {
+        struct member *member = &bench->member[r];
+        for (int s = 0; s < UP_STREAM_COUNT; s++)
+            up_stream_synchronize(&member->rank, (enum up_stream)s);
+        up_trainer_release(&member->trainer);
+        up_rank_release(&member->rank);
+        up_comm_destroy(member->cp);
+        up_comm_destroy(member->world);
+        up_device_destroy(member->device);
+    }
 }
 
 /* A fixture's files. */
@@ -93,33 +203,87 @@ static inline double fixture_number(const json_t *object, const char *key)
     return json_number_value(value);
 }
 
+static inline enum up_status fixture_load_member(struct member *member, void *weights)
+{
+    return up_state_load(&member->trainer.units, weights, &member->error);
+}
+
 static inline void fixture_load_weights(const struct fixture *fixture, struct bench *bench)
 {
     struct up_error error = {0};
     struct up_weights *weights = NULL;
     must(up_weights_open(fixture->folder, &fixture->model, &weights, &error));
-    must(up_units_load(&bench->trainer.units, &bench->rank, &fixture->model, weights, &error));
+    bench_run(bench, fixture_load_member, weights);
     up_weights_close(weights);
 }
 
-/* Rows k, k + 1, ... of the fixture's tokens into the trainer; returns the targets that count. */
-static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct bench *bench, int64_t k)
+/* The windows of `step` into every rank's staging; returns the targets that count in all. */
+static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct bench *bench,
+                                          int64_t step)
 {
     struct up_error error = {0};
     struct up_data *data = NULL;
     char path[600];
-    int64_t counted = 0, rows = bench->config.batch, seq = bench->config.seq;
-    int32_t *inputs = bench->trainer.tokens_host->data;
+    int64_t counted = 0;
+    const struct up_config *c = &bench->config;
     snprintf(path, sizeof path, "%s/tokens.i32", fixture->folder);
-    must(up_data_open(path, UP_DATA_I32, seq, fixture->model.vocab, &data, &error));
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t in_row = 0;
-        must(up_data_window(data, k + row, inputs + row * seq, inputs + (rows + row) * seq, &in_row,
-                            &error));
-        counted += in_row;
+    must(up_data_open(path, UP_DATA_I32, c->seq, fixture->model.vocab, &data, &error));
+    for (int r = 0; r < bench->count; r++) {
+        const struct up_trainer *trainer = &bench->member[r].trainer;
+        for (int64_t i = 0; i < c->accum * c->batch; i++) {
+            int64_t a = i / c->batch, b = i % c->batch, here = 0;
+            int64_t k = ((step * c->accum + a) * c->dp + trainer->dp_rank) * c->batch + b;
+            must(up_data_slice(data, k, up_config_first_token(c, trainer->cp_rank),
+                               up_config_tokens(c, trainer->cp_rank), up_trainer_inputs(trainer, a, b),
+                               up_trainer_targets(trainer, a, b), &here, &error));
+            counted += here;
+        }
     }
     up_data_close(data);
     return counted;
+}
+
+struct gradients_call {
+    int64_t counted;
+    struct up_step_result result; // rank 0's; equal on all
+};
+
+static inline enum up_status run_gradients(struct member *member, void *argument)
+{
+    struct gradients_call *call = argument;
+    struct up_step_result result;
+    enum up_status rc =
+        up_trainer_gradients(&member->trainer, call->counted, &result, &member->error);
+    if (member == member->bench->member) call->result = result;
+    return rc;
+}
+
+struct step_call {
+    int64_t step, counted;
+    const struct up_hyper *hyper;
+    struct up_step_result result;
+};
+
+static inline enum up_status run_step(struct member *member, void *argument)
+{
+    struct step_call *call = argument;
+    struct up_step_result result;
+    enum up_status rc = up_trainer_step(&member->trainer, call->step, call->counted, call->hyper,
+                                        &result, &member->error);
+    if (member == member->bench->member) call->result = result;
+    return rc;
+}
+
+/* The whole gradient of a parameter, put together from the ranks' shares. */
+static inline void collect_gradient(struct bench *bench, const struct up_param *param, float *out)
+{
+    for (int r = 0; r < bench->count; r++) {
+        const struct up_unit *unit = up_units_of(&bench->member[r].trainer.units, param);
+        struct up_part part = up_unit_part(unit, param);
+        if (part.count)
+            memcpy(out + part.first, (const float *)unit->grads->data + part.at,
+                   (size_t)part.count * sizeof *out);
+    }
 }
 
 /* The reference gradients, opened as if they were a model's weights. */
@@ -160,9 +324,11 @@ static inline double gradient_error(const struct fixture *fixture, struct bench 
         struct up_param param = up_model_param(&fixture->model, i);
         int64_t count = param.rows * param.cols;
         float *expected = malloc((size_t)count * sizeof *expected);
+        float *got = malloc((size_t)count * sizeof *got);
         must(up_weights_read(gradients, &param, 0, count, expected, &error));
-        const struct up_unit *unit = up_units_of(&bench->trainer.units, &param);
-        double relative = relative_error(up_unit_grad(unit, param.kind), expected, count);
+        collect_gradient(bench, &param, got);
+        double relative = relative_error(got, expected, count);
+        free(got);
         // NaN must not pass for small.
         if (!(relative <= largest)) {
             largest = relative;

@@ -13,16 +13,14 @@ static struct up_config config_for(const struct fixture *fixture)
 static void check_gradients(const struct fixture *fixture, const struct up_config *config,
                             const char *what)
 {
-    struct up_error error = {0};
-    struct bench bench;
-    struct up_step_result result;
+    static struct bench bench;
     const char *worst;
     double expected = fixture_number(fixture->expected, "loss");
     bench_open(&bench, config, UP_DEVICE_CPU, 0);
     fixture_load_weights(fixture, &bench);
-    int64_t counted = fixture_load_tokens(fixture, &bench, 0);
-    must(up_trainer_gradients(&bench.trainer, counted, &result, &error));
-    double loss_error = fabs(result.loss - expected) / expected;
+    struct gradients_call call = {.counted = fixture_load_tokens(fixture, &bench, 0)};
+    bench_run(&bench, run_gradients, &call);
+    double loss_error = fabs(call.result.loss - expected) / expected;
     double grad_error = gradient_error(fixture, &bench, &worst);
     if (getenv("UP_SHOW"))
         printf("%s %s: loss %.2e, gradients %.2e (%s)\n", fixture->folder, what, loss_error,
@@ -31,7 +29,7 @@ static void check_gradients(const struct fixture *fixture, const struct up_confi
     if (!(grad_error <= 1e-5))
         fail_msg("%s %s: %s is off by %g", fixture->folder, what, worst, grad_error);
     // Everything of the step is gone but what outlives it.
-    assert_int_equal(bench.rank.usage.live_bytes[UP_SPACE_DEVICE],
+    assert_int_equal(bench.member[0].rank.usage.live_bytes[UP_SPACE_DEVICE],
                      up_model_parameters(&fixture->model) * 16 + (int64_t)sizeof(double[2]));
     bench_close(&bench);
 }
@@ -79,8 +77,7 @@ static void test_technique_gradients(void **state)
 
 static void check_curve(const struct fixture *fixture, const struct up_config *config)
 {
-    struct up_error error = {0};
-    struct bench bench;
+    static struct bench bench;
     struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1,
                              .clip = 1};
     const json_t *adamw = json_object_get(fixture->expected, "adamw");
@@ -91,9 +88,11 @@ static void check_curve(const struct fixture *fixture, const struct up_config *c
     fixture_load_weights(fixture, &bench);
     for (int64_t step = 0; step < 6; step++) {
         const json_t *point = json_array_get(curve, (size_t)step);
-        struct up_step_result result;
-        int64_t counted = fixture_load_tokens(fixture, &bench, step);
-        must(up_trainer_step(&bench.trainer, step, counted, &hyper, &result, &error));
+        struct step_call call = {.step = step,
+                                 .counted = fixture_load_tokens(fixture, &bench, step),
+                                 .hyper = &hyper};
+        bench_run(&bench, run_step, &call);
+        struct up_step_result result = call.result;
         double loss = fixture_number(point, "loss"), norm = fixture_number(point, "grad_norm");
         if (getenv("UP_SHOW"))
             printf("%s step %d: loss %.2e, norm %.2e\n", fixture->folder, (int)step,
@@ -126,10 +125,8 @@ static void test_adamw_curve(void **state)
 static void test_batch_is_the_mean_of_rows(void **state)
 {
     (void)state;
-    struct up_error error = {0};
     struct fixture fixture;
-    struct bench one, two;
-    struct up_step_result result;
+    static struct bench one, two;
     double losses = 0;
     fixture_open(&fixture, "tiny-qwen3");
     struct up_config config = config_for(&fixture);
@@ -138,19 +135,20 @@ static void test_batch_is_the_mean_of_rows(void **state)
     bench_open(&two, &config, UP_DEVICE_CPU, 0);
     fixture_load_weights(&fixture, &one);
     fixture_load_weights(&fixture, &two);
-    int64_t elements = up_units_block(&one.trainer.units, 0)->elements;
-    float *sum = calloc((size_t)elements, sizeof *sum);
+    const struct up_unit *unit = up_units_block(&one.member[0].trainer.units, 0);
+    float *sum = calloc((size_t)unit->elements, sizeof *sum);
     for (int64_t row = 0; row < 2; row++) {
-        int64_t counted = fixture_load_tokens(&fixture, &one, row);
-        must(up_trainer_gradients(&one.trainer, counted, &result, &error));
-        losses += result.loss / 2;
-        const float *grads = up_units_block(&one.trainer.units, 0)->grads->data;
-        for (int64_t i = 0; i < elements; i++) sum[i] += grads[i] / 2;
+        struct gradients_call call = {.counted = fixture_load_tokens(&fixture, &one, row)};
+        bench_run(&one, run_gradients, &call);
+        losses += call.result.loss / 2;
+        const float *grads = unit->grads->data;
+        for (int64_t i = 0; i < unit->elements; i++) sum[i] += grads[i] / 2;
     }
-    int64_t counted = fixture_load_tokens(&fixture, &two, 0);
-    must(up_trainer_gradients(&two.trainer, counted, &result, &error));
-    assert_true(fabs(result.loss / losses - 1) < 1e-6);
-    assert_true(relative_error(up_units_block(&two.trainer.units, 0)->grads->data, sum, elements) < 1e-5);
+    struct gradients_call call = {.counted = fixture_load_tokens(&fixture, &two, 0)};
+    bench_run(&two, run_gradients, &call);
+    assert_true(fabs(call.result.loss / losses - 1) < 1e-6);
+    const float *got = up_units_block(&two.member[0].trainer.units, 0)->grads->data;
+    assert_true(relative_error(got, sum, unit->elements) < 1e-5);
     free(sum);
     bench_close(&one);
     bench_close(&two);

@@ -13,6 +13,7 @@
 struct cpu_device {
     struct up_device base;
     int64_t start_ns;
+    int threads; // 0: as many as OpenMP likes
     struct up_chaos *chaos; // NULL: work runs at once
 };
 
@@ -109,6 +110,12 @@ static void discard(struct up_device *device, enum up_stream stream, void *at, i
     if (chaos) up_chaos_push(chaos, stream, run_poison, &args, sizeof args);
 }
 
+// OpenMP's setting is a thread's own.
+static void bind_thread(struct up_device *device)
+{
+    if (cpu_of(device)->threads) omp_set_num_threads(cpu_of(device)->threads);
+}
+
 static void destroy(struct up_device *device)
 {
     up_chaos_destroy(cpu_of(device)->chaos);
@@ -116,6 +123,7 @@ static void destroy(struct up_device *device)
 }
 
 static const struct up_device_ops cpu_ops = {
+    .bind = bind_thread,
     .reserve = reserve,
     .release = release,
     .launch = launch,
@@ -157,7 +165,7 @@ struct up_device *up_device_cpu_create(int threads, uint64_t chaos_seed, struct 
                                    .capacity = {physical, physical}};
     read_name(cpu->base.name, sizeof cpu->base.name);
     cpu->start_ns = up_clock_ns();
-    if (threads) omp_set_num_threads(threads);
+    cpu->threads = threads;
     if (chaos_seed && !(cpu->chaos = up_chaos_create(chaos_seed, err))) {
         free(cpu);
         return NULL;

@@ -56,10 +56,12 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     (void)args;
     (void)size;
     const struct up_machine *machine = &dry_of(device)->machine;
-    double memory_s = cost->bytes / machine->memory_bytes_per_s;
-    double flops_s =
-        cost->class == UP_COST_POINTWISE ? 0 : cost->flops / machine->flops[cost->class];
-    return advance(dry_of(device), stream, memory_s > flops_s ? memory_s : flops_s);
+    bool collective = cost->class == UP_COST_COLLECTIVE;
+    double rate = machine->flops[cost->class]; // 0 where only bytes count
+    double bytes_s =
+        cost->bytes / (collective ? machine->link_bytes_per_s : machine->memory_bytes_per_s);
+    double flops_s = rate > 0 ? cost->flops / rate : 0;
+    return advance(dry_of(device), stream, bytes_s > flops_s ? bytes_s : flops_s);
 }
 
 static struct up_interval copy(struct up_device *device, enum up_stream stream, void *to,

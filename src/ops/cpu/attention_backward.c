@@ -125,7 +125,7 @@ static void take_window(const struct up_attention_backward_args *a, const struct
     for (int64_t distance = 0; distance < w->end_block; distance++) {
         int64_t first = up_max(w->block, distance); // earlier blocks have no key block so far away
         int64_t blocks = w->end_block - first;
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < w->units * blocks; i++)
             take_pair(a, scratch, w, w->unit + i / blocks, first + i % blocks, distance);
     }

@@ -31,13 +31,9 @@ UP_CPU_INLINE void up_cpu_norm_row_backward(const float *x, const float *weight,
 #pragma omp simd reduction(+ : dot)
     for (int64_t i = 0; i < width; i++) dot += (double)(weight[i] * dy[i]) * x[i];
     float along = (float)(dot / (double)width * r * r * r);
-    if (keep) {
 #pragma omp simd
-        for (int64_t i = 0; i < width; i++) dx[i] += weight[i] * dy[i] * r - x[i] * along;
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) dx[i] = weight[i] * dy[i] * r - x[i] * along;
-    }
+    for (int64_t i = 0; i < width; i++)
+        dx[i] = (keep ? dx[i] : 0) + weight[i] * dy[i] * r - x[i] * along;
 }
 
 #endif

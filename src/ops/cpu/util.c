@@ -1,4 +1,4 @@
-/* Zeroing and casting. */
+/* Zeroing, casting and adding. */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/ops_impl.h"
 
@@ -48,4 +48,11 @@ void up_cpu_cast(const void *args)
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < a->count; i += UP_CPU_CHUNK)
         cast(a, i, up_min(UP_CPU_CHUNK, a->count - i));
+}
+
+void up_cpu_add(const void *args)
+{
+    const struct up_add_args *a = args;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
 }
