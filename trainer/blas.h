@@ -5,8 +5,8 @@
 #define UP_TRAINER_BLAS_H
 
 /* Where that has happened and the processor has AVX2 or AVX-512, starts the program again with
- * OPENBLAS_CORETYPE saying so; otherwise, and where the user has set it, does nothing. To be called
- * before anything else. */
+ * OPENBLAS_CORETYPE saying so; otherwise, and where the user has set it, does nothing. To be
+ * called before anything has been opened or started. */
 void up_blas_choose_kernels(char **argv);
 
 #endif

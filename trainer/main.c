@@ -43,13 +43,13 @@ int main(int argc, char **argv)
     struct up_arguments arguments;
     struct up_error error = {0};
     char command[4096];
-    up_blas_choose_kernels(argv);
     enum up_status rc = up_train_options_parse(&options, argc, argv, &arguments, &error);
     if (!rc && arguments.help) {
         usage(stdout);
         return 0;
     }
     if (!rc) {
+        if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
         // A second signal ends the program at once.
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
         sigaction(SIGINT, &action, NULL);

@@ -234,6 +234,28 @@ out:
     return rc;
 }
 
+void up_train_options_settle(struct up_train_options *options, const struct up_config *config)
+{
+    bool some = config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < config->model.layers;
+    bool some_offload = config->offload_layers && config->offload_layers < config->model.layers;
+    options->layers = config->model.layers;
+    options->as = config->as == UP_DEVICE_CUDA;
+    options->dtype = config->dtype == UP_BF16;
+    options->ranks = up_config_ranks(config);
+    options->cp = config->cp;
+    options->dp = config->dp;
+    options->stack = options->stack < 0 ? RUNG_NONE : options->stack;
+    options->fsdp = config->fsdp;
+    options->optimizer = config->optimizer_host;
+    options->checkpoint = (struct up_counted){(int)config->checkpoint, some ? config->attn_layers : 0};
+    options->offload =
+        (struct up_counted){config->offload_layers > 0, some_offload ? config->offload_layers : 0};
+    options->tile_mlp = config->tile_mlp;
+    options->tile_loss = config->tile_loss;
+    options->tile_attn = config->tile_attn;
+    options->upipe = config->upipe;
+}
+
 double up_train_lr(const struct up_train_options *options, int64_t step)
 {
     int64_t warmup = options->warmup, rest = options->steps - warmup;

@@ -38,6 +38,9 @@ enum up_device_kind up_train_device(const struct up_train_options *options);
 enum up_status up_train_options_resolve(const struct up_train_options *options,
                                         struct up_config *config, bool *folder, struct up_error *err);
 
+/* Puts what was worked out where nothing was given, so that the options can be told and stored. */
+void up_train_options_settle(struct up_train_options *options, const struct up_config *config);
+
 /* The learning rate of a step, from 0: linear over the first `warmup` steps (step 0 has 1/warmup of it),
  * then constant, or along half a cosine to 0 at the end of the run. */
 double up_train_lr(const struct up_train_options *options, int64_t step);

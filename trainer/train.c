@@ -132,9 +132,11 @@ static char *config_text(const struct run *run)
 {
     char *config = up_config_json(&run->config), *machine = up_machine_json(&run->machine);
     json_t *root = json_object(), *options = json_object();
+    struct up_train_options settled = *run->options;
+    up_train_options_settle(&settled, &run->config);
     for (const struct up_option *option = up_train_option_table; option->name; option++) {
         char text[4096];
-        const char *value = up_option_text(option, run->options, text, sizeof text);
+        const char *value = up_option_text(option, &settled, text, sizeof text);
         json_object_set_new(options, option->name, value ? json_string(value) : json_null());
     }
     json_object_set_new(root, "config", json_loads(config ? config : "{}", 0, NULL));

@@ -55,6 +55,14 @@ struct up_machine {
 };
 
 struct up_device;
+struct up_cuda; // what a launch on cuda gets: its stream and libraries' handles (cuda/cuda.h)
+
+/* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to the
+ * stream. On dry neither is called. */
+union up_run {
+    void (*cpu)(const void *args);
+    void (*cuda)(const void *args, struct up_cuda *cuda);
+};
 
 /* The interval in which work ran, nanoseconds of the device's clock; where it is not known when the
  * work is given (chaos, cuda) both are the time it was given. */
@@ -72,10 +80,9 @@ struct up_device_ops {
                               void **base, struct up_error *err);
     void (*release)(struct up_device *device, enum up_space space, void *base, int64_t bytes);
 
-    /* Runs `run(args)` on the stream, after all that the stream was given before. `args` is copied. */
-    struct up_interval (*launch)(struct up_device *device, enum up_stream stream,
-                                 void (*run)(const void *args), const void *args, size_t size,
-                                 const struct up_cost *cost);
+    /* Runs the work on the stream, after all that the stream was given before. `args` is copied. */
+    struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_run run,
+                                 const void *args, size_t size, const struct up_cost *cost);
 
     /* Copies between or within spaces, on the stream. Ranges do not overlap. */
     struct up_interval (*copy)(struct up_device *device, enum up_stream stream, void *to,

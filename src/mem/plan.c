@@ -117,13 +117,13 @@ struct range {
 /* Disjoint, not even touching, ascending. */
 struct ranges {
     struct range *at;
-    int64_t count, room;
+    int32_t count, room;
 };
 
-static bool ranges_reserve(struct ranges *set, int64_t room)
+static bool ranges_reserve(struct ranges *set, int32_t room)
 {
     if (room <= set->room) return true;
-    room = up_max(room, 2 * set->room);
+    if (room < 2 * set->room) room = 2 * set->room;
     struct range *grown = realloc(set->at, (size_t)room * sizeof *grown);
     if (!grown) return false;
     set->at = grown;
@@ -132,11 +132,11 @@ static bool ranges_reserve(struct ranges *set, int64_t room)
 }
 
 // The first range that ends at `low` or later.
-static int64_t ranges_find(const struct ranges *set, int64_t low)
+static int32_t ranges_find(const struct ranges *set, int64_t low)
 {
-    int64_t from = 0, to = set->count;
+    int32_t from = 0, to = set->count;
     while (from < to) {
-        int64_t middle = (from + to) / 2;
+        int32_t middle = (from + to) / 2;
         if (set->at[middle].high < low)
             from = middle + 1;
         else
@@ -145,10 +145,22 @@ static int64_t ranges_find(const struct ranges *set, int64_t low)
     return from;
 }
 
-// Adds one range, joined with those it overlaps or touches. False when memory is short.
-static bool ranges_add(struct ranges *set, struct range added)
+// The range after the narrowest hole, and that before it, become one.
+static void ranges_fill_narrowest(struct ranges *set)
 {
-    int64_t from = ranges_find(set, added.low), to = from;
+    int32_t at = 1;
+    for (int32_t i = 2; i < set->count; i++)
+        if (set->at[i].low - set->at[i - 1].high < set->at[at].low - set->at[at - 1].high) at = i;
+    set->at[at - 1].high = set->at[at].high;
+    memmove(set->at + at, set->at + at + 1, (size_t)(set->count - at - 1) * sizeof *set->at);
+    set->count--;
+}
+
+/* Adds one range, joined with those it overlaps or touches. Of more than `most` ranges the set forgets
+ * a hole: it then covers more than was added. False when memory is short. */
+static bool ranges_add(struct ranges *set, struct range added, int32_t most)
+{
+    int32_t from = ranges_find(set, added.low), to = from;
     for (; to < set->count && set->at[to].low <= added.high; to++) {
         added.low = up_min(added.low, set->at[to].low);
         added.high = up_max(added.high, set->at[to].high);
@@ -157,6 +169,7 @@ static bool ranges_add(struct ranges *set, struct range added)
     memmove(set->at + from + 1, set->at + to, (size_t)(set->count - to) * sizeof *set->at);
     set->at[from] = added;
     set->count += 1 - (to - from);
+    if (set->count > most) ranges_fill_narrowest(set);
     return true;
 }
 
@@ -168,7 +181,7 @@ static bool ranges_unite(struct ranges *set, const struct ranges *other, int64_t
     if (!other->count) return true;
     if (!ranges_reserve(spare, set->count + other->count)) return false;
     struct range *out = spare->at;
-    int64_t i = 0, j = 0, n = 0;
+    int32_t i = 0, j = 0, n = 0;
     while (i < set->count || j < other->count) {
         bool ours = j == other->count || (i < set->count && set->at[i].low <= other->at[j].low);
         struct range next = ours ? set->at[i++] : other->at[j++];
@@ -188,7 +201,7 @@ static bool ranges_unite(struct ranges *set, const struct ranges *other, int64_t
 static int64_t ranges_best_fit(const struct ranges *set, int64_t size)
 {
     int64_t end = 0, best = -1, tightest = INT64_MAX;
-    for (int64_t i = 0; i < set->count; i++) {
+    for (int32_t i = 0; i < set->count; i++) {
         int64_t hole = set->at[i].low - end;
         if (hole >= size && hole < tightest) {
             tightest = hole;
@@ -206,12 +219,13 @@ static int64_t ranges_best_fit(const struct ranges *set, int64_t size)
 struct node {
     struct ranges filed;  // what the blocks filed here take
     struct ranges within; // what those filed here or below take
-    int64_t crowd;        // the largest in the stretch
 };
 
 struct index {
-    struct node *nodes;        // node k has the children 2k and 2k + 1; the root is 1
-    int64_t leaves;            // a power of two
+    struct node *nodes; // in preorder: what is near in time is near in memory
+    int64_t slots;
+    int32_t most;               // ranges in a node's set
+    int64_t work;               // ranges gone through since the beginning, about
     struct ranges taken, spare; // a query's
 };
 
@@ -220,19 +234,23 @@ struct place {
     int64_t node, low, high;
 };
 
+static int64_t place_middle(struct place p) { return p.low + (p.high - p.low) / 2; }
+
 static struct place place_lower(struct place p)
 {
-    return (struct place){2 * p.node, p.low, (p.low + p.high) / 2};
+    return (struct place){p.node + 1, p.low, place_middle(p)};
 }
 
+// The lower half, of h slots, has 2h - 1 nodes.
 static struct place place_upper(struct place p)
 {
-    return (struct place){2 * p.node + 1, (p.low + p.high) / 2 + 1, p.high};
+    int64_t middle = place_middle(p);
+    return (struct place){p.node + 2 * (middle - p.low + 1), middle + 1, p.high};
 }
 
 static struct place index_root(const struct index *index)
 {
-    return (struct place){1, 0, index->leaves - 1};
+    return (struct place){0, 0, index->slots - 1};
 }
 
 static bool covers(const struct block *block, struct place p)
@@ -245,21 +263,16 @@ static bool meets(const struct block *block, struct place p)
     return block->first <= p.high && p.low <= block->last;
 }
 
-static bool index_init(struct index *index, const int64_t *crowds, int64_t slots)
+static bool index_init(struct index *index, int64_t slots, int32_t most)
 {
-    index->leaves = 1;
-    while (index->leaves < slots) index->leaves *= 2;
-    index->nodes = calloc((size_t)(2 * index->leaves), sizeof *index->nodes);
-    if (!index->nodes) return false;
-    for (int64_t i = 0; i < slots; i++) index->nodes[index->leaves + i].crowd = crowds[i];
-    for (int64_t k = index->leaves - 1; k > 0; k--)
-        index->nodes[k].crowd = up_max(index->nodes[2 * k].crowd, index->nodes[2 * k + 1].crowd);
-    return true;
+    *index = (struct index){.slots = slots, .most = most};
+    index->nodes = calloc((size_t)(2 * slots), sizeof *index->nodes);
+    return index->nodes != NULL;
 }
 
 static void index_release(struct index *index)
 {
-    for (int64_t k = 0; index->nodes && k < 2 * index->leaves; k++) {
+    for (int64_t k = 0; index->nodes && k < 2 * index->slots; k++) {
         free(index->nodes[k].filed.at);
         free(index->nodes[k].within.at);
     }
@@ -271,16 +284,8 @@ static void index_release(struct index *index)
 // Nothing is taken any more; the room for the sets stays.
 static void index_clear(struct index *index)
 {
-    for (int64_t k = 0; k < 2 * index->leaves; k++)
+    for (int64_t k = 0; k < 2 * index->slots; k++)
         index->nodes[k].filed.count = index->nodes[k].within.count = 0;
-}
-
-static int64_t index_crowd(const struct index *index, const struct block *block, struct place p)
-{
-    if (!meets(block, p)) return 0;
-    if (covers(block, p)) return index->nodes[p.node].crowd;
-    return up_max(index_crowd(index, block, place_lower(p)),
-                  index_crowd(index, block, place_upper(p)));
 }
 
 // Files the block, which has its offset, at and below p. False when memory is short.

@@ -145,7 +145,7 @@ static struct up_event work_event(struct up_rank *rank, enum up_event_kind kind,
 }
 
 void up_launch(struct up_rank *rank, enum up_stream stream, const char *name,
-               void (*run)(const void *args), const void *args, size_t size, struct up_cost cost)
+               union up_run run, const void *args, size_t size, struct up_cost cost)
 {
     if (up_rank_failed(rank)) return;
     struct up_interval interval =
@@ -158,7 +158,7 @@ void up_launch(struct up_rank *rank, enum up_stream stream, const char *name,
 }
 
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
-                          void (*run)(const void *args), const void *args, size_t size, int64_t bytes)
+                          union up_run run, const void *args, size_t size, int64_t bytes)
 {
     if (up_rank_failed(rank)) return;
     struct up_cost cost = {.class = UP_COST_COLLECTIVE, .bytes = (double)bytes};

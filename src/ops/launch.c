@@ -12,21 +12,35 @@ enum op {
 #undef UP_OP
 };
 
+#if UPIPE_CUDA
+#define CUDA_COLUMN(name) up_cuda_##name
+#else
+#define CUDA_COLUMN(name) NULL
+#endif
+
 static const struct {
     const char *name;
     void (*cpu)(const void *args);
+    void (*cuda)(const void *args, struct up_cuda *cuda);
     struct up_cost (*cost)(const void *args);
 } table[] = {
-#define UP_OP(name) [OP_##name] = {#name, up_cpu_##name, cost_##name},
+#define UP_OP(name) [OP_##name] = {#name, up_cpu_##name, CUDA_COLUMN(name), cost_##name},
 #include "ops/ops.def"
 #undef UP_OP
 };
+
+static union up_run run_of(enum op op, enum up_device_kind kind)
+{
+    return kind == UP_DEVICE_CUDA ? (union up_run){.cuda = table[op].cuda}
+                                  : (union up_run){.cpu = table[op].cpu};
+}
 
 static void launch(struct up_rank *rank, enum up_stream stream, enum op op, const void *args,
                    size_t size)
 {
     if (up_rank_failed(rank)) return;
-    up_launch(rank, stream, table[op].name, table[op].cpu, args, size, table[op].cost(args));
+    up_launch(rank, stream, table[op].name, run_of(op, rank->device->kind), args, size,
+              table[op].cost(args));
 }
 
 #define UP_OP(name)                                                                                \

@@ -6,6 +6,7 @@
 
 #define UP_OP(name)                                                                                \
     void up_cpu_##name(const void *args);                                                          \
+    void up_cuda_##name(const void *args, struct up_cuda *cuda);                                   \
     struct up_cost up_cost_##name(const struct up_##name##_args *args);
 #include "ops/ops.def"
 #undef UP_OP

@@ -22,7 +22,7 @@ static void run_set(const void *args)
 static void set(struct up_device *device, enum up_stream stream, int *to, const int *from, int value)
 {
     struct set_args args = {to, from, value};
-    device->ops->launch(device, stream, run_set, &args, sizeof args, &(struct up_cost){0});
+    device->ops->launch(device, stream, (union up_run){.cpu = run_set}, &args, sizeof args, &(struct up_cost){0});
 }
 
 // compute: a = seed;  copy-out waits, b = a;  compute waits, a = 0.
@@ -100,12 +100,13 @@ static void test_dry_clock(void **state)
                                  .launch_s = 1e-6};
     struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
     const struct up_device_ops *ops = device->ops;
+    union up_run nothing = {NULL};
     struct up_cost matmul = {UP_COST_MATMUL, 5e6, 1e3}, tiny = {UP_COST_POINTWISE, 1e12, 10};
-    struct up_interval first = ops->launch(device, UP_STREAM_COMPUTE, NULL, NULL, 0, &matmul);
+    struct up_interval first = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &matmul);
     assert_int_equal(first.begin_ns, 0);
     assert_int_equal(first.end_ns, 5000000);
     // Pointwise work is bound by memory, and nothing is shorter than a launch.
-    struct up_interval second = ops->launch(device, UP_STREAM_COMPUTE, NULL, NULL, 0, &tiny);
+    struct up_interval second = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &tiny);
     assert_int_equal(second.end_ns - second.begin_ns, 1000);
     // Another stream runs beside it until told to wait.
     struct up_interval beside = ops->copy(device, UP_STREAM_COPY_OUT, NULL, UP_SPACE_HOST, NULL,

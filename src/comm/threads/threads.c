@@ -172,7 +172,7 @@ static void destroy(struct up_comm *comm)
 }
 
 static const struct up_comm_ops threads_ops = {
-    .run = run, .barrier = barrier, .abort = abort_group, .check = check, .destroy = destroy};
+    .run = {.cpu = run}, .barrier = barrier, .abort = abort_group, .check = check, .destroy = destroy};
 
 enum up_status up_comm_threads_create(int size, struct up_comm **comms, struct up_error *err)
 {

@@ -41,18 +41,17 @@ static void release(struct up_device *device, enum up_space space, void *base, i
     munmap(base, (size_t)bytes);
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream,
-                                 void (*run)(const void *args), const void *args, size_t size,
-                                 const struct up_cost *cost)
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+                                 const void *args, size_t size, const struct up_cost *cost)
 {
     (void)cost;
     struct up_chaos *chaos = cpu_of(device)->chaos;
     int64_t begin = clock_ns(device);
     if (chaos) {
-        up_chaos_push(chaos, stream, run, args, size);
+        up_chaos_push(chaos, stream, run.cpu, args, size);
         return (struct up_interval){begin, begin};
     }
-    run(args);
+    run.cpu(args);
     return (struct up_interval){begin, clock_ns(device)};
 }
 
@@ -75,7 +74,7 @@ static struct up_interval copy(struct up_device *device, enum up_stream stream, 
     (void)to_space;
     (void)from_space;
     struct copy_args args = {to, from, (size_t)bytes};
-    return launch(device, stream, run_copy, &args, sizeof args, NULL);
+    return launch(device, stream, (union up_run){.cpu = run_copy}, &args, sizeof args, NULL);
 }
 
 static struct up_moment now_in(struct up_device *device, enum up_stream stream)
