@@ -60,6 +60,7 @@ static int compare_times(const void *a, const void *b)
 
 static void measure_paced(struct feed *feed)
 {
+    enum { median = BURSTS / 2, slow = BURSTS * 19 / 20 };
     int64_t times[BURSTS];
     for (int i = 0; i < BURSTS; i++) {
         times[i] = push_many(feed, BURST_EVENTS);
@@ -68,8 +69,7 @@ static void measure_paced(struct feed *feed)
     qsort(times, BURSTS, sizeof *times, compare_times);
     printf("paced: %.1f ns an event in the median burst of %d, %.1f in the slowest of 20; waits: "
            "%llu\n",
-           (double)times[BURSTS / 2] / BURST_EVENTS, BURST_EVENTS,
-           (double)times[BURSTS * 19 / 20] / BURST_EVENTS,
+           (double)times[median] / BURST_EVENTS, BURST_EVENTS, (double)times[slow] / BURST_EVENTS,
            (unsigned long long)up_trace_waits(feed->trace));
 }
 

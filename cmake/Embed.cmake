@@ -15,9 +15,9 @@ endfunction()
 function(up_embed_set target symbol)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${symbol}.c)
   string(REPLACE ";" "|" inputs "${ARGN}")
+  set(script ${CMAKE_SOURCE_DIR}/cmake/EmbedSet.cmake)
   add_custom_command(OUTPUT ${output}
-    COMMAND ${CMAKE_COMMAND} "-DINPUTS=${inputs}" -DOUTPUT=${output} -DSYMBOL=${symbol}
-      -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/EmbedSet.cmake
-    DEPENDS ${ARGN} cmake/EmbedSet.cmake VERBATIM)
+    COMMAND ${CMAKE_COMMAND} "-DINPUTS=${inputs}" -DOUTPUT=${output} -DSYMBOL=${symbol} -P ${script}
+    DEPENDS ${ARGN} ${script} VERBATIM)
   target_sources(${target} PRIVATE ${output})
 endfunction()

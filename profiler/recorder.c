@@ -42,8 +42,7 @@ struct up_recorder {
     struct up_event batch[BATCH_EVENTS];
 };
 
-// --- The thread
-// -----------------------------------------------------------------------------------
+// --- The thread --------------------------------------------------------------------------------
 
 static int64_t resident_bytes(void)
 {
@@ -150,8 +149,7 @@ static void *record(void *argument)
     return NULL;
 }
 
-// --- The life of a recorder
-// -----------------------------------------------------------------------
+// --- The life of a recorder --------------------------------------------------------------------
 
 static void release(struct up_recorder *recorder)
 {
@@ -165,18 +163,18 @@ static void release(struct up_recorder *recorder)
 
 enum up_status up_recorder_create(const char *path, struct up_span span,
                                   const struct up_store_meta *meta, int meta_count,
-                                  struct up_recorder **out, struct up_error *err)
+                                  struct up_recorder **recorder, struct up_error *err)
 {
-    struct up_recorder *recorder = aligned_alloc(_Alignof(struct up_recorder), sizeof *recorder);
-    if (!recorder) return up_fail(err, UP_FAILED, "--trace %s: out of host memory", path);
+    struct up_recorder *made = aligned_alloc(_Alignof(struct up_recorder), sizeof *made);
+    if (!made) return up_fail(err, UP_FAILED, "--trace %s: out of host memory", path);
     int64_t now = up_clock_ns();
-    *recorder = (struct up_recorder){.span = span, .committed_ns = now, .sampled_ns = now};
-    enum up_status rc = up_store_create(path, meta, meta_count, &recorder->store, err);
+    *made = (struct up_recorder){.span = span, .committed_ns = now, .sampled_ns = now};
+    enum up_status rc = up_store_create(path, meta, meta_count, &made->store, err);
     if (rc != UP_OK) {
-        release(recorder);
+        release(made);
         return rc;
     }
-    *out = recorder;
+    *recorder = made;
     return UP_OK;
 }
 

@@ -40,8 +40,7 @@ int64_t up_step_log_bytes_max(void)
     return bytes_of(UP_STEP_EVENTS_MAX, UP_STEP_EVENTS_MAX);
 }
 
-// --- Writing and holding
-// --------------------------------------------------------------------------
+// --- Writing and holding -----------------------------------------------------------------------
 
 static void write_event(struct up_step_log *log, const struct up_event *event)
 {
@@ -70,8 +69,7 @@ static void remember_key(struct up_step_log *log, uint64_t key)
     log->most_keys = up_max(log->most_keys, up_min(log->position, UP_STEP_EVENTS_MAX));
 }
 
-// --- What outlives a step that is dropped
-// ---------------------------------------------------------
+// --- What outlives a step that is dropped ------------------------------------------------------
 
 // What begins or ends with the event, as one number for tensors and ranges; 0: nothing does.
 static uint64_t lifetime(const struct up_event *event)
@@ -132,8 +130,7 @@ static void drop_held(struct up_step_log *log)
     log->held_count = 0;
 }
 
-// --- Steps
-// ----------------------------------------------------------------------------------------
+// --- Steps -------------------------------------------------------------------------------------
 
 static bool has_span(const struct up_step_log *log)
 {
@@ -219,8 +216,7 @@ static void end_step(struct up_step_log *log, const struct up_event *event)
     log->mode = UP_STEP_OUTSIDE;
 }
 
-// --- Events
-// ---------------------------------------------------------------------------------------
+// --- Events ------------------------------------------------------------------------------------
 
 static void take_repeating(struct up_step_log *log, const struct up_event *event)
 {

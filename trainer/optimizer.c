@@ -68,13 +68,8 @@ static void update_param(struct up_trainer *trainer, const struct piece *piece,
 static void update_piece(struct up_trainer *trainer, const struct piece *piece,
                          const struct up_hyper *hyper, int64_t t)
 {
-    const struct up_model *model = &trainer->config->model;
-    int count = up_model_param_count(model);
-    for (int i = 0; i < count; i++) {
-        struct up_param param = up_model_param(model, i);
-        if (up_units_of(&trainer->units, &param) == piece->unit)
-            update_param(trainer, piece, &param, hyper, t);
-    }
+    const struct up_param *params = trainer->units.params + piece->unit->first_param;
+    for (int i = 0; i < piece->unit->params; i++) update_param(trainer, piece, &params[i], hyper, t);
 }
 
 /* --- Host optimizer ------------------------------------------------------------------------------- */

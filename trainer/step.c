@@ -207,8 +207,11 @@ static enum up_status finish(struct up_trainer *trainer, int64_t counted,
 enum up_status up_trainer_gradients(struct up_trainer *trainer, int64_t counted,
                                     struct up_step_result *result, struct up_error *err)
 {
+    up_rank_step_begin(trainer->rank, 0);
     gradients(trainer, counted);
-    return finish(trainer, counted, result, err);
+    enum up_status rc = finish(trainer, counted, result, err);
+    if (!rc) up_rank_step_end(trainer->rank, result->loss, result->grad_norm, counted);
+    return rc;
 }
 
 enum up_status up_trainer_step(struct up_trainer *trainer, int64_t step, int64_t counted,

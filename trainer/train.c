@@ -3,6 +3,7 @@
 #include "profiler/recorder.h"
 #include "trainer/log.h"
 #include "trainer/machine.h"
+#include "trainer/plan.h"
 #include "trainer/state.h"
 
 #include <jansson.h>
@@ -23,6 +24,8 @@ struct member {
     struct up_trace *trace; // the recorder's; NULL without --trace
     struct up_rank rank;
     struct up_trainer trainer;
+    struct up_step_plan plan;
+    struct up_step_log dry_steps[2]; // the last two that were simulated
     pthread_t thread;
     enum up_status status;
     struct up_error error;
@@ -278,6 +281,8 @@ static enum up_status start(struct member *member, struct up_error *err)
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->world, member->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
                         : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
+    UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
+    UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
 out:
@@ -327,27 +332,54 @@ out:
     return rc;
 }
 
-static enum up_status run_step(struct member *member, int64_t step, struct up_error *err)
+// Runs a step and tells what came out.
+static enum up_status run_step(struct member *member, int64_t step, struct up_step_log *line,
+                               struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct run *run = member->run;
-    const struct up_train_options *o = run->options;
+    const struct up_train_options *o = member->run->options;
     struct up_device *device = member->device;
     struct up_hyper hyper = {.lr = up_train_lr(o, step), .beta1 = o->beta1, .beta2 = o->beta2,
                              .epsilon = o->epsilon, .decay = o->decay, .clip = o->clip};
     struct up_step_result result;
     int64_t counted = 0, begin = device->ops->clock_ns(device);
-    if (member->number == 0) up_log_step_begin(&run->log, step);
     UP_TRY(read_tokens(member, step, &counted, err));
     UP_TRY(up_trainer_step(&member->trainer, step, counted, &hyper, &result, err));
-    if (member->number) goto out;
-    struct up_step_log line = {.step = step,
-                               .loss = result.loss,
-                               .grad_norm = result.grad_norm,
-                               .tokens = counted,
-                               .seconds = (double)(device->ops->clock_ns(device) - begin) / 1e9,
-                               .peak_bytes = member->rank.usage.peak_bytes[UP_SPACE_DEVICE]};
-    UP_TRY(up_log_step_end(&run->log, &line, err));
+    *line = (struct up_step_log){.step = step,
+                                 .loss = result.loss,
+                                 .grad_norm = result.grad_norm,
+                                 .tokens = counted,
+                                 .seconds = (double)(device->ops->clock_ns(device) - begin) / 1e9,
+                                 .peak_bytes = member->rank.usage.peak_bytes[UP_SPACE_DEVICE]};
+out:
+    return rc;
+}
+
+// The steps of a dry run are alike (the first may begin with idle streams): once two in a row have been
+// the same, and nobody records them, the rest need not be simulated.
+static bool repeats(const struct member *member, int64_t step, struct up_step_log *line)
+{
+    const struct up_step_log *last = member->dry_steps;
+    if (!is_dry(member->run) || member->trace || step < 2 || last[0].seconds != last[1].seconds ||
+        last[0].peak_bytes != last[1].peak_bytes)
+        return false;
+    *line = last[0];
+    line->step = step;
+    return true;
+}
+
+static enum up_status run_and_tell(struct member *member, int64_t step, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_step_log line;
+    struct up_log *log = &member->run->log;
+    if (member->number == 0) up_log_step_begin(log, step);
+    if (!repeats(member, step, &line)) {
+        UP_TRY(run_step(member, step, &line, err));
+        member->dry_steps[0] = member->dry_steps[1];
+        member->dry_steps[1] = line;
+    }
+    if (member->number == 0) UP_TRY(up_log_step_end(log, &line, err));
 out:
     return rc;
 }
@@ -360,7 +392,7 @@ static void *run_member(void *argument)
     enum up_status rc = UP_OK;
     UP_TRY(start(member, err));
     for (int64_t step = 0; step < member->run->options->steps; step++)
-        UP_TRY(run_step(member, step, err));
+        UP_TRY(run_and_tell(member, step, err));
 out:
     if (rc) {
         up_comm_abort(member->world, err->text);
@@ -419,6 +451,7 @@ static void close_member(struct member *member)
             up_stream_synchronize(&member->rank, (enum up_stream)stream);
         up_trainer_release(&member->trainer);
         up_rank_release(&member->rank);
+        up_step_plan_release(&member->plan);
     }
     if (member->cp != member->world) up_comm_destroy(member->cp);
     up_comm_destroy(member->world);

@@ -25,18 +25,20 @@ struct up_part up_unit_part(const struct up_unit *unit, const struct up_param *p
 static void lay_out(struct up_units *units)
 {
     const struct up_model *model = &units->config->model;
+    int count = up_model_param_count(model);
+    for (int i = 0; i < count; i++) units->params[i] = up_model_param(model, i);
     for (int i = 0; i < units->count; i++) {
         struct up_unit *unit = &units->unit[i];
         unit->kind = i == 0 ? UP_UNIT_EMBED : i == units->count - 1 ? UP_UNIT_HEAD : UP_UNIT_BLOCK;
         unit->layer = unit->kind == UP_UNIT_BLOCK ? i - 1 : UP_NO_LAYER;
         for (int kind = 0; kind < UP_PARAM_KIND_COUNT; kind++) unit->at[kind] = -1;
     }
-    int count = up_model_param_count(model);
     for (int i = 0; i < count; i++) {
-        struct up_param param = up_model_param(model, i);
-        struct up_unit *unit = up_units_of(units, &param);
-        unit->at[param.kind] = unit->elements;
-        unit->elements += param.rows * param.cols;
+        const struct up_param *param = &units->params[i];
+        struct up_unit *unit = up_units_of(units, param);
+        if (!unit->params++) unit->first_param = i;
+        unit->at[param->kind] = unit->elements;
+        unit->elements += param->rows * param->cols;
     }
     int64_t ranks = units->sharded ? up_comm_size(units->world) : 1;
     int64_t rank = units->sharded ? up_comm_rank(units->world) : 0;
@@ -103,7 +105,11 @@ enum up_status up_units_init(struct up_units *units, struct up_rank *rank,
                                .world = world,
                                .sharded = config->fsdp && up_comm_size(world) > 1};
     units->unit = calloc((size_t)units->count, sizeof *units->unit);
-    if (!units->unit) return up_fail(err, UP_FAILED, "out of host memory");
+    units->params = calloc((size_t)up_model_param_count(&config->model), sizeof *units->params);
+    if (!units->unit || !units->params) {
+        up_units_release(units);
+        return up_fail(err, UP_FAILED, "out of host memory");
+    }
     lay_out(units);
     for (int i = 0; i < units->count; i++) alloc_unit(units, &units->unit[i]);
     if (!up_rank_failed(rank)) return UP_OK;
@@ -114,6 +120,7 @@ enum up_status up_units_init(struct up_units *units, struct up_rank *rank,
 void up_units_release(struct up_units *units)
 {
     free(units->unit);
+    free(units->params);
     *units = (struct up_units){0};
 }
 

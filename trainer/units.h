@@ -23,6 +23,7 @@ struct up_unit {
     int layer;        // UP_UNIT_BLOCK, else UP_NO_LAYER
     int64_t elements; // of all its tensors
     int64_t at[UP_PARAM_KIND_COUNT]; // where each tensor begins; -1: not in this unit
+    int first_param, params; // its tensors in units.params
     int64_t share;    // elements of each rank's share
     int64_t first, own; // this rank's share: elements [first, first + own), then padding up to `share`
     struct up_tensor *weights; // fp32 [share]; in host space with --optimizer host
@@ -37,6 +38,7 @@ struct up_unit {
 struct up_units {
     struct up_unit *unit; // embedding, blocks, head
     int count;
+    struct up_param *params; // the model's, in order; those of a unit are neighbours
     const struct up_config *config;
     struct up_rank *rank;
     struct up_comm *world;

@@ -4,6 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Names and values that a message repeats come from anyone: whatever they hold, it stays one line. */
+static void make_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 enum up_status up_fail(struct up_error *err, enum up_status status, const char *format, ...)
 {
     if (err) {
@@ -13,6 +20,7 @@ enum up_status up_fail(struct up_error *err, enum up_status status, const char *
         va_start(arguments, format);
         vsnprintf(text, sizeof text, format, arguments);
         va_end(arguments);
+        make_one_line(text);
         memcpy(err->text, text, sizeof text);
         err->status = status;
     }
@@ -30,6 +38,7 @@ void up_error_prefix(struct up_error *err, const char *format, ...)
     if (used < 0 || (size_t)used >= sizeof text) return;
     snprintf(text + used, sizeof text - (size_t)used, ": %.*s",
              (int)(sizeof text - (size_t)used - 3), err->text);
+    make_one_line(text);
     memcpy(err->text, text, sizeof text);
 }
 

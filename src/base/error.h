@@ -17,7 +17,7 @@ enum up_status { UP_OK = 0, UP_FAILED = 1, UP_USAGE = 2 };
 
 struct up_error {
     enum up_status status;
-    char text[1024]; // one line, no newline at its end; longer messages are cut
+    char text[1024]; // one line, no control characters; longer messages are cut
 };
 
 /* Fills `err` (which may be NULL) and returns `status`, so that a function can end with

@@ -1,6 +1,7 @@
 /* Tensors: allocation, freeing and renaming, each told to the trace. */
 #include "mem/arena.h"
 #include "mem/mem.h"
+#include "mem/mem_impl.h"
 
 #include <stdlib.h>
 
@@ -119,18 +120,46 @@ static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *ten
                  up_format_bytes(largest, (uint64_t)up_arena_largest_free(rank->arena[space])));
 }
 
+static void tell_unplanned(struct up_rank *rank, const struct up_tensor *tensor)
+{
+    rank->unplanned++;
+    struct up_event event = {.kind = UP_EVENT_DIAGNOSTIC,
+                             .phase = (uint8_t)rank->phase,
+                             .step = (int32_t)rank->step,
+                             .seq = rank->seq,
+                             .ns = rank->device->ops->clock_ns(rank->device),
+                             .label = tensor->tag.label};
+    up_trace_push(rank->trace, &event);
+}
+
+// Where the plan has the step's next tensor of that space, if it has it; else NULL.
+static const struct up_planned *planned(struct up_rank *rank, const struct up_tensor *tensor)
+{
+    const struct up_step_plan *plan = rank->plan;
+    enum up_space space = tensor->space;
+    if (!plan || rank->step < 0) return NULL;
+    const struct up_planned *place = &plan->tensor[space][tensor->step_index];
+    if (tensor->step_index < plan->count[space] && place->bytes == tensor->bytes) return place;
+    tell_unplanned(rank, tensor);
+    return NULL;
+}
+
 // Takes the tensor's bytes from its arena; false (and the rank failed) when there are none.
 static bool place(struct up_rank *rank, struct up_tensor *tensor, enum up_stream stream)
 {
-    tensor->block = up_arena_take(rank->arena[tensor->space], tensor->bytes);
+    enum up_space space = tensor->space;
+    tensor->step_index = rank->step < 0 ? -1 : rank->taken_in_step[space]++;
+    const struct up_planned *at = planned(rank, tensor);
+    tensor->block = at ? up_arena_take_at(rank->step_arena[space], at->offset, tensor->bytes)
+                       : up_arena_take(rank->arena[space], tensor->bytes);
     if (!tensor->block) {
         tell_out_of_memory(rank, tensor);
         return false;
     }
     wait_for_bytes(rank, tensor->block, stream);
-    tensor->offset = tensor->block->offset;
+    tensor->offset = tensor->block->offset + (at ? rank->step_base[space] : 0);
     tensor->reserved = tensor->block->bytes;
-    tensor->data = (char *)rank->base[tensor->space] + tensor->offset;
+    tensor->data = (char *)rank->base[space] + tensor->offset;
     return true;
 }
 
@@ -149,6 +178,7 @@ struct up_tensor *up_alloc_on(struct up_rank *rank, enum up_space space, enum up
             tensor->id = tensor->storage = ++rank->last_tensor_id;
             link_newest(rank, tensor);
             tell_alloc(rank, tensor, stream);
+            up_record_begin(rank, tensor);
             count_live(rank, space, bytes);
             return tensor;
         }
@@ -174,8 +204,9 @@ void up_free_on(struct up_rank *rank, struct up_tensor **slot, enum up_stream st
         if (device->ops->discard)
             device->ops->discard(device, stream, tensor->data, tensor->reserved);
         tell_free(rank, tensor, stream);
+        up_record_end(rank, tensor);
     }
-    up_arena_give(rank->arena[tensor->space], tensor->block, device->ops->now_in(device, stream));
+    up_arena_give(tensor->block, device->ops->now_in(device, stream));
     rank->usage.live_bytes[tensor->space] -= tensor->bytes;
     unlink_tensor(rank, tensor);
     free(tensor);

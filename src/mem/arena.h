@@ -15,6 +15,7 @@ struct up_block {
     int64_t offset, bytes;
     bool taken;
     uint64_t ticket[UP_STREAM_COUNT];
+    struct up_arena *arena;
     struct up_block *before, *after; // by offset
 };
 
@@ -25,8 +26,16 @@ void up_arena_destroy(struct up_arena *arena);      // NULL is fine
  * UP_ARENA_ALIGN. Its tickets say what the taker has to wait for. NULL: none is large enough. */
 struct up_block *up_arena_take(struct up_arena *arena, int64_t bytes);
 
-/* Gives the block back, last used at `moment`. */
-void up_arena_give(struct up_arena *arena, struct up_block *block, struct up_moment moment);
+/* The stretch [offset, offset + bytes rounded up), which must be free: where a plan says. `offset` is a
+ * multiple of UP_ARENA_ALIGN. NULL: it is not free, or beyond the capacity. */
+struct up_block *up_arena_take_at(struct up_arena *arena, int64_t offset, int64_t bytes);
+
+/* Where the highest stretch ever taken ends; and ending the range there, for good. */
+int64_t up_arena_high(const struct up_arena *arena);
+void up_arena_end_at_high(struct up_arena *arena);
+
+/* Gives the block back to its arena, last used at `moment`. */
+void up_arena_give(struct up_block *block, struct up_moment moment);
 
 int64_t up_arena_largest_free(const struct up_arena *arena);
 

@@ -13,6 +13,7 @@
 
 #include "base/base.h"
 #include "device/device.h"
+#include "mem/plan.h"
 #include "trace/trace.h"
 
 struct up_shape {
@@ -47,6 +48,7 @@ struct up_tensor {
     uint64_t id, storage;
     struct up_tag tag;
     struct up_block *block;          // the arena's; NULL for a tensor that could not be had
+    int64_t step_index;              // which allocation of its step and space it is; -1 outside
     struct up_tensor *older, *newer; // the rank's live tensors
 };
 
@@ -68,6 +70,25 @@ struct up_usage {
 
 struct up_arena;
 
+/* The lifetimes of a step's tensors, per space and in the order of their allocation. */
+struct up_step_lives {
+    struct up_life *life[UP_SPACE_COUNT]; // owned; see up_step_lives_release
+    int64_t count[UP_SPACE_COUNT], room[UP_SPACE_COUNT];
+};
+
+/* Where each of them goes: the n-th allocation of a step in a space has `bytes` and lies at `offset` of
+ * that space's step arena. */
+struct up_planned {
+    int64_t bytes, offset;
+};
+struct up_step_plan {
+    struct up_planned *tensor[UP_SPACE_COUNT]; // owned; see up_step_plan_release
+    int64_t count[UP_SPACE_COUNT];
+    int64_t height[UP_SPACE_COUNT];    // of the step arena
+    int64_t live_peak[UP_SPACE_COUNT]; // what no plan can be lower than
+    int64_t kept_high[UP_SPACE_COUNT]; // what lies below it: the arena of all that outlives steps
+};
+
 enum { UP_MAX_RANGES = 32 };
 
 /* One rank at work. Set up by up_rank_init, used by its thread alone. */
@@ -75,7 +96,13 @@ struct up_rank {
     int rank;
     struct up_device *device; // not owned
     struct up_trace *trace;   // not owned; NULL: not traced
-    struct up_arena *arena[UP_SPACE_COUNT];
+    struct up_arena *arena[UP_SPACE_COUNT];      // of what outlives steps
+    struct up_arena *step_arena[UP_SPACE_COUNT]; // of steps, with a plan; begins where the other ends
+    int64_t step_base[UP_SPACE_COUNT];
+    const struct up_step_plan *plan;     // NULL: steps use `arena` as well; not owned
+    struct up_step_lives *record;        // NULL: lifetimes are not recorded; not owned
+    int64_t taken_in_step[UP_SPACE_COUNT]; // allocations so far
+    int64_t unplanned;                   // allocations that the plan did not know: a mistake of ours
     void *base[UP_SPACE_COUNT];         // where the arenas' address ranges begin
     int64_t capacity[UP_SPACE_COUNT];   // and how long they are
     struct up_tensor *oldest, *newest;  // live tensors
@@ -96,6 +123,23 @@ enum up_status up_rank_init(struct up_rank *rank, int number, struct up_device *
                             struct up_error *err);
 /* Gives the arenas back, whatever is still alive in them; the device must have been synchronised. */
 void up_rank_release(struct up_rank *rank);
+
+/* From the next step on: the lifetimes of each step are written to `lives`, over those of the step
+ * before; NULL ends it. */
+void up_rank_record_lives(struct up_rank *rank, struct up_step_lives *lives);
+void up_step_lives_release(struct up_step_lives *lives);
+
+/* A plan for steps with these lifetimes, on a rank like this one (whose kept_high is taken). */
+enum up_status up_step_plan_make(const struct up_rank *rank, const struct up_step_lives *lives,
+                                 struct up_step_plan *plan, struct up_error *err);
+void up_step_plan_release(struct up_step_plan *plan);
+
+/* From now on steps take their tensors where the plan says. To be called when all that outlives steps
+ * has been allocated: afterwards that arena does not grow. `plan` stays the caller's. An allocation that
+ * the plan does not know, or with other bytes, is taken from what is free of that arena, counted in
+ * `unplanned`, and told to the trace. */
+enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,
+                                struct up_error *err);
 
 static inline bool up_rank_failed(const struct up_rank *rank)
 {

@@ -1,13 +1,13 @@
 /* Offsets from lifetimes: best fit in a good order, over an index of time.
  *
- * Packing rectangles of given width (time) and height (bytes) under the lowest ceiling is NP-hard; the
- * lives of a training step are nearly nested, and for those a greedy placement comes out at the live
- * peak or just above if the order is right. So:
+ * Packing rectangles of given width (time) and height (bytes) under the lowest ceiling is NP-hard;
+ * the lives of a training step are nearly nested, and for those a greedy placement comes out at the
+ * live peak or just above if the order is right. So:
  *
  *   slots   Time is cut where it matters: two lives meet if and only if they share a slot.
- *   index   A segment tree over the slots. Each node knows which address ranges are taken, as a set of
- *           disjoint ranges: small, since a dense placement has few holes, however many lives made it.
- *   place   In a given order, each life takes the tightest hole that is free over its whole life.
+ *   index   A segment tree over the slots. Each node knows which addresses are taken, as a set of
+ *           disjoint ranges: small, since a dense placement has few holes, however many lives made
+ * it. place   In a given order, each life takes the tightest hole that is free over its whole life.
  *   search  The classical orders one after the other, then repairs of the best of them: what stuck
  *           out above the live peak goes first in the next try. Reaching the live peak ends it.
  */
@@ -16,9 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many lives may be placed in all tries together, beyond the first try of each order. Bounds the
- * time, and unlike a clock gives equal plans on all machines. */
-enum { REPAIR_PLACEMENTS = 300000 };
+enum {
+    /* What all tries together may cost, in address ranges gone through: above it no other is begun.
+     * Bounds the time, and unlike a clock gives equal plans on all machines. */
+    WORK = 90000000,
+    WORK_FOR_SMALL_GAIN = WORK / 8,
+    SMALL_GAIN = 256, // 1/256 of the live peak
+    TRIES = 24,       // and never more than these
+    VISIT = 8,        // what visiting a node costs besides, in ranges
+    /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far
+     * below; it keeps large random inputs from quadratic time, at the price of some height. */
+    ALL_RANGES = 1 << 22,
+    LEAST_RANGES = 16,
+    MOST_RANGES = 1024,
+};
 
 /* A life that takes room. */
 struct block {
@@ -26,11 +37,18 @@ struct block {
     int64_t size;        // rounded, above 0
     int64_t begin, end;  // as the caller gave them
     int64_t first, last; // slots, both inclusive
-    int64_t crowd;       // the largest sum of sizes alive in any of its slots
+    int64_t load;        // the largest sum of sizes alive in any of its slots
     int64_t offset;
 };
 
-/* --- Slots --------------------------------------------------------------------------------------- */
+/* --- The timeline ----------------------------------------------------------------------------- */
+
+struct timeline {
+    struct block *blocks;
+    int64_t count;
+    int64_t slots; // at least 1
+    int64_t peak;  // the live peak; INT64_MAX if it is 2^63 or more
+};
 
 struct moment {
     int64_t time;
@@ -78,37 +96,87 @@ static void sort_moments(const struct block *blocks, int64_t n, struct moment *m
     qsort(moments, (size_t)(2 * n), sizeof *moments, compare_moments);
 }
 
-/* Sets first and last of the blocks; returns the number of slots. A slot is a stretch of begins and the
- * ends after it: at its last begin everything that lives in the slot is alive at once, so that
- * crowds[slot], the sum of their sizes (INT64_MAX if it is 2^63 or more), is a clique's. */
-static int64_t cut_slots(struct block *blocks, const struct moment *moments, int64_t n,
-                         int64_t *crowds)
+/* A slot that is more loaded than all after it. A slot is a stretch of begins and the ends after
+ * it: at its last begin everything that lives in it is alive at once, and `bytes` is the sum of
+ * that. */
+struct load {
+    int64_t slot;
+    int64_t bytes; // INT64_MAX if it is 2^63 or more
+};
+
+// Adds a slot after those of the stack; the new depth.
+static int64_t push_load(struct load *stack, int64_t depth, struct load added)
 {
-    int64_t slot = 0;
+    while (depth > 0 && stack[depth - 1].bytes <= added.bytes) depth--;
+    stack[depth] = added;
+    return depth + 1;
+}
+
+// The most loaded slot from `first` on.
+static int64_t load_since(const struct load *stack, int64_t depth, int64_t first)
+{
+    int64_t from = 0, to = depth - 1;
+    while (from < to) {
+        int64_t middle = (from + to) / 2;
+        if (stack[middle].slot < first)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return stack[from].bytes;
+}
+
+/* Sets first, last and load of the timeline's blocks, its slots and its peak. `stack` has room for
+ * every slot: one a block. */
+static void cut_slots(struct timeline *timeline, const struct moment *moments, struct load *stack)
+{
+    int64_t slot = 0, depth = 0;
     __int128 alive = 0;
-    for (int64_t i = 0; i < 2 * n; i++) {
-        struct block *block = &blocks[moments[i].block];
+    for (int64_t i = 0; i < 2 * timeline->count; i++) {
+        struct block *block = &timeline->blocks[moments[i].block];
+        bool after_begin = i > 0 && moments[i - 1].begins;
         if (moments[i].begins) {
-            if (i > 0 && !moments[i - 1].begins) slot++;
+            if (i > 0 && !after_begin) slot++;
             block->first = slot;
             alive += block->size;
-            crowds[slot] = alive < INT64_MAX ? (int64_t)alive : INT64_MAX;
         } else {
+            int64_t bytes = alive < INT64_MAX ? (int64_t)alive : INT64_MAX;
+            if (after_begin) depth = push_load(stack, depth, (struct load){slot, bytes});
             block->last = slot;
+            block->load = load_since(stack, depth, block->first);
             alive -= block->size;
         }
     }
-    return n ? slot + 1 : 0;
+    timeline->slots = slot + 1;
+    timeline->peak = depth ? stack[0].bytes : 0;
 }
 
-static int64_t largest(const int64_t *values, int64_t count)
+static void timeline_release(struct timeline *timeline)
 {
-    int64_t most = 0;
-    for (int64_t i = 0; i < count; i++) most = up_max(most, values[i]);
-    return most;
+    free(timeline->blocks);
 }
 
-/* --- Sets of address ranges ---------------------------------------------------------------------- */
+// False when memory is short; to be released in either case.
+static bool timeline_init(struct timeline *timeline, const struct up_life *lives, int64_t count,
+                          int64_t align)
+{
+    UP_ASSERT(count >= 0 && align > 0 && (align & (align - 1)) == 0);
+    size_t room = (size_t)up_max(count, 1);
+    struct moment *moments = calloc(room, 2 * sizeof *moments);
+    struct load *stack = calloc(room, sizeof *stack);
+    *timeline = (struct timeline){.blocks = calloc(room, sizeof *timeline->blocks)};
+    bool ok = moments && stack && timeline->blocks;
+    if (ok) {
+        timeline->count = collect_blocks(lives, count, align, timeline->blocks);
+        sort_moments(timeline->blocks, timeline->count, moments);
+        cut_slots(timeline, moments, stack);
+    }
+    free(moments);
+    free(stack);
+    return ok;
+}
+
+/* --- Sets of address ranges ------------------------------------------------------------------- */
 
 struct range {
     int64_t low, high; // [low, high)
@@ -156,8 +224,8 @@ static void ranges_fill_narrowest(struct ranges *set)
     set->count--;
 }
 
-/* Adds one range, joined with those it overlaps or touches. Of more than `most` ranges the set forgets
- * a hole: it then covers more than was added. False when memory is short. */
+/* Adds one range, joined with those it overlaps or touches. Of more than `most` ranges the set
+ * forgets a hole: it then covers more than was added. False when memory is short. */
 static bool ranges_add(struct ranges *set, struct range added, int32_t most)
 {
     int32_t from = ranges_find(set, added.low), to = from;
@@ -197,7 +265,8 @@ static bool ranges_unite(struct ranges *set, const struct ranges *other, int64_t
     return true;
 }
 
-/* The lowest address of the tightest hole for `size`; above all ranges where none is large enough. */
+/* The lowest address of the tightest hole for `size`; above all ranges where none is large enough.
+ */
 static int64_t ranges_best_fit(const struct ranges *set, int64_t size)
 {
     int64_t end = 0, best = -1, tightest = INT64_MAX;
@@ -212,7 +281,7 @@ static int64_t ranges_best_fit(const struct ranges *set, int64_t size)
     return best < 0 ? end : best;
 }
 
-/* --- The index over time ------------------------------------------------------------------------- */
+/* --- The index over time ---------------------------------------------------------------------- */
 
 /* A node of the segment tree stands for a stretch of slots. A block is filed at the few nodes whose
  * stretches its life is made of. */
@@ -230,35 +299,38 @@ struct index {
 };
 
 /* A node with its stretch [low, high]. */
-struct place {
+struct stretch {
     int64_t node, low, high;
 };
 
-static int64_t place_middle(struct place p) { return p.low + (p.high - p.low) / 2; }
-
-static struct place place_lower(struct place p)
+static int64_t stretch_middle(struct stretch p)
 {
-    return (struct place){p.node + 1, p.low, place_middle(p)};
+    return p.low + (p.high - p.low) / 2;
+}
+
+static struct stretch stretch_lower(struct stretch p)
+{
+    return (struct stretch){p.node + 1, p.low, stretch_middle(p)};
 }
 
 // The lower half, of h slots, has 2h - 1 nodes.
-static struct place place_upper(struct place p)
+static struct stretch stretch_upper(struct stretch p)
 {
-    int64_t middle = place_middle(p);
-    return (struct place){p.node + 2 * (middle - p.low + 1), middle + 1, p.high};
+    int64_t middle = stretch_middle(p);
+    return (struct stretch){p.node + 2 * (middle - p.low + 1), middle + 1, p.high};
 }
 
-static struct place index_root(const struct index *index)
+static struct stretch index_root(const struct index *index)
 {
-    return (struct place){0, 0, index->slots - 1};
+    return (struct stretch){0, 0, index->slots - 1};
 }
 
-static bool covers(const struct block *block, struct place p)
+static bool covers(const struct block *block, struct stretch p)
 {
     return block->first <= p.low && p.high <= block->last;
 }
 
-static bool meets(const struct block *block, struct place p)
+static bool meets(const struct block *block, struct stretch p)
 {
     return block->first <= p.high && p.low <= block->last;
 }
@@ -289,31 +361,46 @@ static void index_clear(struct index *index)
 }
 
 // Files the block, which has its offset, at and below p. False when memory is short.
-static bool index_file(struct index *index, const struct block *block, struct place p)
+static bool index_file(struct index *index, const struct block *block, struct stretch p)
 {
     if (!meets(block, p)) return true;
     struct node *node = &index->nodes[p.node];
     struct range range = {block->offset, block->offset + block->size};
-    if (!ranges_add(&node->within, range)) return false;
-    if (covers(block, p)) return ranges_add(&node->filed, range);
-    return index_file(index, block, place_lower(p)) && index_file(index, block, place_upper(p));
+    index->work += VISIT;
+    if (!ranges_add(&node->within, range, index->most)) return false;
+    bool leaf = p.low == p.high; // is never asked for what is filed at it alone
+    if (covers(block, p)) return leaf || ranges_add(&node->filed, range, index->most);
+    return index_file(index, block, stretch_lower(p)) && index_file(index, block, stretch_upper(p));
 }
 
-// Adds to index->taken what blocks filed at or below p take during the block's life.
-static bool index_query(struct index *index, const struct block *block, struct place p)
+// Adds a node's ranges to those that are taken for the block.
+static bool index_take(struct index *index, const struct block *block, const struct ranges *ranges)
+{
+    index->work += VISIT + index->taken.count + ranges->count;
+    return ranges_unite(&index->taken, ranges, block->size, &index->spare);
+}
+
+// Takes what blocks filed at or below p take during the block's life.
+static bool index_query(struct index *index, const struct block *block, struct stretch p)
 {
     if (!meets(block, p)) return true;
     const struct node *node = &index->nodes[p.node];
-    if (covers(block, p)) return ranges_unite(&index->taken, &node->within, block->size, &index->spare);
-    return ranges_unite(&index->taken, &node->filed, block->size, &index->spare) &&
-           index_query(index, block, place_lower(p)) && index_query(index, block, place_upper(p));
+    if (covers(block, p)) return index_take(index, block, &node->within);
+    return index_take(index, block, &node->filed) && index_query(index, block, stretch_lower(p)) &&
+           index_query(index, block, stretch_upper(p));
 }
 
-/* --- Orders -------------------------------------------------------------------------------------- */
+/* --- Orders ----------------------------------------------------------------------------------- */
 
-static int descending(int64_t a, int64_t b) { return (a < b) - (a > b); }
+static int descending(int64_t a, int64_t b)
+{
+    return (a < b) - (a > b);
+}
 
-static int64_t span(const struct block *block) { return block->last - block->first + 1; }
+static int64_t span(const struct block *block)
+{
+    return block->last - block->first + 1;
+}
 
 // Where an order leaves a tie: larger, longer, earlier, and of equal lives the first in the array.
 static int compare_ties(const struct block *a, const struct block *b)
@@ -330,10 +417,10 @@ static int by_size(const void *left, const void *right)
     return compare_ties(left, right);
 }
 
-static int by_crowd(const void *left, const void *right)
+static int by_load(const void *left, const void *right)
 {
     const struct block *a = left, *b = right;
-    int by = descending(a->crowd, b->crowd);
+    int by = descending(a->load, b->load);
     return by ? by : compare_ties(a, b);
 }
 
@@ -352,26 +439,27 @@ static int by_area(const void *left, const void *right)
     return compare_ties(a, b);
 }
 
-// In the order of the chance that each of them does it alone on training steps.
-static int (*const orders[])(const void *, const void *) = {by_size, by_crowd, by_area, by_span};
+/* Long lives first nests best where there are many; by size or by load the steps of this trainer
+ * come out at their live peak. */
+static int (*const orders[])(const void *, const void *) = {by_span, by_size, by_load, by_area};
 
-/* --- Search -------------------------------------------------------------------------------------- */
+/* --- Search ----------------------------------------------------------------------------------- */
 
 struct planner {
     struct block *blocks; // in the order in which they are placed
-    struct block *spare;  // as many
+    struct block *spare;  // as many, to reorder them in
+    struct block *best;   // as many, as they were placed in the lowest plan so far
     int64_t count;
     struct index index;
     int64_t live_peak;
-    int64_t *offsets; // the best plan so far, by the caller's index
-    int64_t height;   // its height; INT64_MAX before the first
+    int64_t height; // of the best; INT64_MAX before the first
 };
 
 // Places every block in turn; *height is INT64_MAX if they do not end below 2^63.
 static bool place_all(struct planner *planner, int64_t *height)
 {
     struct index *index = &planner->index;
-    struct place root = index_root(index);
+    struct stretch root = index_root(index);
     *height = 0;
     index_clear(index);
     for (struct block *block = planner->blocks; block < planner->blocks + planner->count; block++) {
@@ -395,8 +483,7 @@ static enum up_status try_order(struct planner *planner, struct up_error *err)
     if (!place_all(planner, &height)) return up_fail(err, UP_FAILED, "out of host memory");
     if (height >= planner->height) return UP_OK;
     planner->height = height;
-    for (int64_t i = 0; i < planner->count; i++)
-        planner->offsets[planner->blocks[i].index] = planner->blocks[i].offset;
+    memcpy(planner->best, planner->blocks, (size_t)planner->count * sizeof *planner->best);
     return UP_OK;
 }
 
@@ -407,7 +494,7 @@ static void promote(struct planner *planner)
     for (int above = 1; above >= 0; above--)
         for (int64_t i = 0; i < planner->count; i++) {
             const struct block *block = &planner->blocks[i];
-            if ((block->offset + block->size > planner->live_peak) == above)
+            if ((block->offset > planner->live_peak - block->size) == above)
                 planner->spare[n++] = *block;
         }
     struct block *ordered = planner->spare;
@@ -415,64 +502,48 @@ static void promote(struct planner *planner)
     planner->blocks = ordered;
 }
 
+// The blocks in the order of try i: first those of the table, then repairs, which begin at the
+// best.
+static void reorder(struct planner *planner, int i)
+{
+    size_t count = (size_t)planner->count;
+    if (i < UP_COUNT(orders)) {
+        qsort(planner->blocks, count, sizeof *planner->blocks, orders[i]);
+        return;
+    }
+    if (i == UP_COUNT(orders))
+        memcpy(planner->blocks, planner->best, count * sizeof *planner->blocks);
+    promote(planner);
+}
+
+// Whether what there is to gain is worth another try, which costs what the last did.
+static bool worth_another(const struct planner *planner, int64_t last_work)
+{
+    int64_t gain = planner->height - planner->live_peak;
+    int64_t allowed = gain > planner->live_peak / SMALL_GAIN ? WORK : WORK_FOR_SMALL_GAIN;
+    return gain > 0 && planner->index.work + last_work <= allowed;
+}
+
 static enum up_status search(struct planner *planner, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    for (int i = 0; i < UP_COUNT(orders) && planner->height > planner->live_peak; i++) {
-        qsort(planner->blocks, (size_t)planner->count, sizeof *planner->blocks, orders[i]);
+    int64_t last_work = 0;
+    for (int i = 0; i < TRIES && worth_another(planner, last_work); i++) {
+        int64_t before = planner->index.work;
+        reorder(planner, i);
         UP_TRY(try_order(planner, err));
-    }
-    int64_t tries = planner->count ? REPAIR_PLACEMENTS / planner->count : 0;
-    for (; tries > 0 && planner->height > planner->live_peak; tries--) {
-        promote(planner);
-        UP_TRY(try_order(planner, err));
+        last_work = planner->index.work - before;
     }
 out:
     return rc;
 }
 
-/* --- The two functions --------------------------------------------------------------------------- */
-
-/* What both begin with. */
-struct timeline {
-    struct block *blocks;
-    int64_t count;
-    int64_t *crowds; // [slots]
-    int64_t slots;
-};
-
-static void timeline_release(struct timeline *timeline)
-{
-    free(timeline->blocks);
-    free(timeline->crowds);
-}
-
-// False when memory is short; to be released in either case.
-static bool timeline_init(struct timeline *timeline, const struct up_life *lives, int64_t count,
-                          int64_t align)
-{
-    UP_ASSERT(count >= 0 && align > 0 && (align & (align - 1)) == 0);
-    size_t room = (size_t)up_max(count, 1);
-    struct moment *moments = calloc(room, 2 * sizeof *moments);
-    *timeline = (struct timeline){.blocks = calloc(room, sizeof *timeline->blocks),
-                                  .crowds = calloc(room, sizeof *timeline->crowds)};
-    bool ok = moments && timeline->blocks && timeline->crowds;
-    if (ok) {
-        timeline->count = collect_blocks(lives, count, align, timeline->blocks);
-        sort_moments(timeline->blocks, timeline->count, moments);
-        timeline->slots =
-            cut_slots(timeline->blocks, moments, timeline->count, timeline->crowds);
-    }
-    free(moments);
-    return ok;
-}
+/* --- The two functions ------------------------------------------------------------------------ */
 
 int64_t up_plan_live_peak(const struct up_life *lives, int64_t count, int64_t align)
 {
     struct timeline timeline;
-    int64_t peak = -1;
-    if (timeline_init(&timeline, lives, count, align))
-        peak = largest(timeline.crowds, timeline.slots);
+    int64_t peak = timeline_init(&timeline, lives, count, align) ? timeline.peak : -1;
     timeline_release(&timeline);
     return peak;
 }
@@ -481,14 +552,17 @@ int64_t up_plan_live_peak(const struct up_life *lives, int64_t count, int64_t al
 static enum up_status planner_init(struct planner *planner, struct timeline *timeline,
                                    struct up_error *err)
 {
+    int64_t room = up_max(timeline->count, 1);
+    int64_t most = up_min(up_max(ALL_RANGES / room, LEAST_RANGES), MOST_RANGES);
     planner->count = timeline->count;
+    planner->live_peak = timeline->peak;
     planner->blocks = timeline->blocks;
     timeline->blocks = NULL;
-    planner->spare = calloc((size_t)up_max(planner->count, 1), sizeof *planner->spare);
-    if (!planner->spare || !index_init(&planner->index, timeline->crowds, timeline->slots))
+    planner->spare = calloc((size_t)room, sizeof *planner->spare);
+    planner->best = calloc((size_t)room, sizeof *planner->best);
+    if (!planner->spare || !planner->best ||
+        !index_init(&planner->index, timeline->slots, (int32_t)most))
         return up_fail(err, UP_FAILED, "out of host memory");
-    for (struct block *block = planner->blocks; block < planner->blocks + planner->count; block++)
-        block->crowd = index_crowd(&planner->index, block, index_root(&planner->index));
     return UP_OK;
 }
 
@@ -497,6 +571,7 @@ static void planner_release(struct planner *planner)
     index_release(&planner->index);
     free(planner->blocks);
     free(planner->spare);
+    free(planner->best);
 }
 
 enum up_status up_plan(const struct up_life *lives, int64_t count, int64_t align, int64_t *offsets,
@@ -504,15 +579,16 @@ enum up_status up_plan(const struct up_life *lives, int64_t count, int64_t align
 {
     enum up_status rc = UP_OK;
     struct timeline timeline;
-    struct planner planner = {.offsets = offsets, .height = INT64_MAX};
+    struct planner planner = {.height = INT64_MAX};
     if (!timeline_init(&timeline, lives, count, align))
         UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    planner.live_peak = largest(timeline.crowds, timeline.slots);
     UP_TRY(planner_init(&planner, &timeline, err));
-    for (int64_t i = 0; i < count; i++) offsets[i] = 0;
     UP_TRY(search(&planner, err));
     if (planner.height == INT64_MAX)
-        UP_TRY(up_fail(err, UP_FAILED, "tensors alive at once take 2^63 bytes or more"));
+        UP_TRY(up_fail(err, UP_FAILED, "the step's tensors do not fit into 2^63 bytes"));
+    memset(offsets, 0, (size_t)count * sizeof *offsets);
+    for (const struct block *block = planner.best; block < planner.best + planner.count; block++)
+        offsets[block->index] = block->offset;
     *height = planner.height;
 out:
     planner_release(&planner);

@@ -53,7 +53,8 @@ void up_rank_release(struct up_rank *rank)
             rank->device->ops->release(rank->device, (enum up_space)space, rank->base[space],
                                        rank->capacity[space]);
         up_arena_destroy(rank->arena[space]);
-        rank->arena[space] = NULL;
+        up_arena_destroy(rank->step_arena[space]);
+        rank->arena[space] = rank->step_arena[space] = NULL;
     }
 }
 
@@ -111,6 +112,7 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step)
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         usage->peak_bytes[space] = usage->live_bytes[space];
         usage->peak_seq[space] = rank->seq;
+        rank->taken_in_step[space] = 0;
     }
     if (!rank->trace) return;
     struct up_event event = event_now(rank, UP_EVENT_STEP_BEGIN);

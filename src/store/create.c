@@ -11,15 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-// --- What stands in the way
-// -----------------------------------------------------------------------
+// --- What stands in the way --------------------------------------------------------------------
 
 static enum up_status check_replaceable(const char *path, struct up_error *err)
 {
     struct up_file_identity identity = up_file_identify(path, true);
     switch (identity.kind) {
-    case UP_FILE_MISSING:
-        return UP_OK; // or its folder is: the temporary file will tell
+    case UP_FILE_MISSING: // or its folder is: the temporary file will tell
     case UP_FILE_EMPTY:
         return UP_OK;
     case UP_FILE_TRACE:
@@ -36,8 +34,7 @@ static enum up_status check_replaceable(const char *path, struct up_error *err)
     }
 }
 
-// --- The image
-// ------------------------------------------------------------------------------------
+// --- The image ---------------------------------------------------------------------------------
 
 struct image {
     unsigned char *bytes; // sqlite3_free
@@ -80,8 +77,7 @@ static enum up_status image_make(struct image *image, const struct up_store_meta
     return rc;
 }
 
-// --- Files
-// ----------------------------------------------------------------------------------------
+// --- Files -------------------------------------------------------------------------------------
 
 static enum up_status write_all(int fd, const struct image *image)
 {

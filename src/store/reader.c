@@ -8,8 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// --- Before SQLite sees it
-// ------------------------------------------------------------------------
+// --- Before SQLite sees it ---------------------------------------------------------------------
 
 static bool has_content(const char *path, const char *ending)
 {
@@ -43,8 +42,7 @@ static enum up_status check_identity(const char *path, struct up_error *err)
     return UP_OK;
 }
 
-// --- Opening
-// --------------------------------------------------------------------------------------
+// --- Opening -----------------------------------------------------------------------------------
 
 // "file:NAME?immutable=1", with what URIs reserve escaped.
 static char *immutable_uri(const char *name)
@@ -58,7 +56,7 @@ static char *immutable_uri(const char *name)
         else
             *at++ = *name;
     }
-    strcpy(at, "?immutable=1");
+    stpcpy(at, "?immutable=1");
     return uri;
 }
 
@@ -109,8 +107,7 @@ static enum up_status say_unreadable(const char *path, int code, sqlite3 *db, st
                    sqlite3_errmsg(db));
 }
 
-// --- Guarding
-// -------------------------------------------------------------------------------------
+// --- Guarding ----------------------------------------------------------------------------------
 
 /* A file may lie: no function with side effects is run for its schema, cells are checked before
  * they are used, nothing is written, and no value is larger than any that upipe writes. */

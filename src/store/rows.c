@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where a column's value comes from. `at` is an offset in struct up_event, or, for NUMBER, COUNT
- * and TEXT, an index in what came with it. */
+/* Where a column's value comes from. `at` is an offset in struct up_event or, for NUMBER_OR_NULL,
+ * SEQ_OR_NULL and TEXT, an index in what came with the event. */
 enum source {
     RANK,
     ID,         // uint64_t within the rank, made global
@@ -176,8 +176,7 @@ static const struct row_table {
 #undef UPDATE
 };
 
-// --- SQL
-// ------------------------------------------------------------------------------------------
+// --- SQL ---------------------------------------------------------------------------------------
 
 enum { SQL_TEXT = 1024 };
 
@@ -217,8 +216,7 @@ sqlite3_stmt *up_row_prepare(sqlite3 *db, enum up_row_kind kind)
     return statement;
 }
 
-// --- Binding
-// --------------------------------------------------------------------------------------
+// --- Binding -----------------------------------------------------------------------------------
 
 /* The texts of one row, alive until it has been written. */
 struct scratch {
@@ -285,8 +283,9 @@ static int bind_hash(sqlite3_stmt *statement, int i, struct scratch *scratch, ui
 static int bind_column(sqlite3_stmt *statement, int i, const struct column *column,
                        const struct up_row *row, struct scratch *scratch)
 {
-    const struct up_event *event = row->event;
-    const void *field = event ? (const char *)event + column->at : NULL;
+    static const struct up_event none;
+    const struct up_event *event = row->event ? row->event : &none;
+    const void *field = (const char *)event + column->at;
     const uint8_t *word = field; // of one of names.h's enums
     switch (column->source) {
     case RANK:

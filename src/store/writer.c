@@ -13,8 +13,7 @@ enum {
     FINISH_TIMEOUT_MS = 500, // a reader that stays keeps the WAL, which is no failure
 };
 
-// --- Failure
-// --------------------------------------------------------------------------------------
+// --- Failure -----------------------------------------------------------------------------------
 
 static enum up_status store_failed(struct up_store *store)
 {
@@ -43,8 +42,7 @@ static enum up_status run_sql(struct up_store *store, const char *sql)
     return store_failed(store);
 }
 
-// --- Rows
-// -----------------------------------------------------------------------------------------
+// --- Rows --------------------------------------------------------------------------------------
 
 static enum up_status begin(struct up_store *store)
 {
@@ -172,8 +170,7 @@ enum up_status up_store_step_end(struct up_store *store, int rank, const struct 
                      &(struct up_row){.rank = rank, .event = event, .numbers = numbers});
 }
 
-// --- Opening and closing
-// --------------------------------------------------------------------------
+// --- Opening and closing -----------------------------------------------------------------------
 
 static void release(struct up_store *store)
 {
@@ -225,25 +222,24 @@ out:
     return rc;
 }
 
-enum up_status up_store_attach(const char *path, struct up_store **out, struct up_error *err)
+enum up_status up_store_attach(const char *path, struct up_store **store, struct up_error *err)
 {
-    struct up_store *store = calloc(1, sizeof *store);
-    if (!store || !(store->path = up_store_file_name(path))) {
-        free(store);
+    struct up_store *made = calloc(1, sizeof *made);
+    if (!made || !(made->path = up_store_file_name(path))) {
+        free(made);
         return up_fail(err, UP_FAILED, "--trace %s: out of host memory", path);
     }
-    store->name = store->path + strlen(store->path) - strlen(path);
+    made->name = made->path + strlen(made->path) - strlen(path);
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
     enum up_status rc = UP_OK;
-    if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK)
-        rc = store_failed(store);
-    if (rc == UP_OK) rc = configure(store);
+    if (sqlite3_open_v2(made->path, &made->db, flags, NULL) != SQLITE_OK) rc = store_failed(made);
+    if (rc == UP_OK) rc = configure(made);
     if (rc != UP_OK) {
-        up_fail(err, rc, "--trace %s: cannot be opened for writing: %s", path, store->failure);
-        release(store);
+        up_fail(err, rc, "--trace %s: cannot be opened for writing: %s", path, made->failure);
+        release(made);
         return rc;
     }
-    *out = store;
+    *store = made;
     return UP_OK;
 }
 
@@ -260,8 +256,7 @@ int64_t up_store_memory_bytes(const struct up_store *store)
     return sum;
 }
 
-// --- The end
-// --------------------------------------------------------------------------------------
+// --- The end -----------------------------------------------------------------------------------
 
 /* What the report's questions and the usual queries search by. Made at the end: keeping them up to
  * date all along costs more. */

@@ -1,8 +1,8 @@
-/* The lifetimes of one step of a run config, for the planner's test and benchmark: a step on the dry
- * device, its events taken by a thread while it runs.
+/* The lifetimes of one step of a run config, for the planner's test and benchmark: a step on the
+ * dry device, its events taken by a thread while it runs.
  *
- * Only what is allocated within the step counts. A tensor that is renamed (up_retag) keeps its bytes:
- * all names of one storage are one life. */
+ * Only what is allocated within the step counts. A tensor that is renamed (up_retag) keeps its
+ * bytes: all names of one storage are one life. */
 #ifndef UP_TESTS_MEM_LIVES_H
 #define UP_TESTS_MEM_LIVES_H
 
@@ -101,8 +101,8 @@ static inline void *lives_read(void *context)
 static inline enum up_status lives_step(const struct up_config *config, struct up_device *device,
                                         struct up_trace *trace, struct up_error *err)
 {
-    static const struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-                                          .decay = 0.1, .clip = 1};
+    static const struct up_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
     struct up_rank rank;
     struct up_trainer trainer = {0};
     struct up_step_result result;

@@ -23,7 +23,7 @@ static void test_random_use(void **state)
             if (held[k]) {
                 for (int u = 0; u < UNITS; u++)
                     if (owner[u] == k) owner[u] = -1;
-                up_arena_give(arena, held[k], (struct up_moment){UP_STREAM_COMPUTE, i + 1});
+                up_arena_give(held[k], (struct up_moment){UP_STREAM_COMPUTE, i + 1});
                 held[k] = NULL;
                 continue;
             }
@@ -45,7 +45,7 @@ static void test_random_use(void **state)
             }
         }
         for (int k = 0; k < UNITS; k++)
-            if (held[k]) up_arena_give(arena, held[k], (struct up_moment){UP_STREAM_COMPUTE, 1});
+            if (held[k]) up_arena_give(held[k], (struct up_moment){UP_STREAM_COMPUTE, 1});
         assert_int_equal(up_arena_largest_free(arena), UNITS * UP_ARENA_ALIGN);
         up_arena_destroy(arena);
     }
@@ -58,14 +58,54 @@ static void test_tickets_survive_joining(void **state)
     struct up_arena *arena = up_arena_create(4 * UP_ARENA_ALIGN);
     struct up_block *a = up_arena_take(arena, 2 * UP_ARENA_ALIGN);
     struct up_block *b = up_arena_take(arena, 2 * UP_ARENA_ALIGN);
-    up_arena_give(arena, a, (struct up_moment){UP_STREAM_COPY_OUT, 5});
-    up_arena_give(arena, b, (struct up_moment){UP_STREAM_COMPUTE, 9});
+    up_arena_give(a, (struct up_moment){UP_STREAM_COPY_OUT, 5});
+    up_arena_give(b, (struct up_moment){UP_STREAM_COMPUTE, 9});
     struct up_block *all = up_arena_take(arena, 4 * UP_ARENA_ALIGN);
     assert_non_null(all);
     assert_int_equal(all->ticket[UP_STREAM_COPY_OUT], 5);
     assert_int_equal(all->ticket[UP_STREAM_COMPUTE], 9);
     assert_int_equal(all->ticket[UP_STREAM_COMM], 0);
     up_arena_destroy(arena);
+}
+
+// A planned place is taken if and only if it is free.
+static void test_take_at(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        struct up_arena *arena = up_arena_create(UNITS * UP_ARENA_ALIGN);
+        struct up_block *held[UNITS] = {0}; // by first unit
+        int owner[UNITS], high = 0;
+        memset(owner, -1, sizeof owner);
+        for (uint64_t i = 0; i < 2000; i++) {
+            int first = (int)(up_random_u64(seed, 3, i) % UNITS);
+            int need = 1 + (int)(up_random_u64(seed, 4, i) % 9);
+            if (held[first]) {
+                for (int u = 0; u < UNITS; u++)
+                    if (owner[u] == first) owner[u] = -1;
+                up_arena_give(held[first], (struct up_moment){UP_STREAM_COMPUTE, i + 1});
+                held[first] = NULL;
+                continue;
+            }
+            bool is_free = first + need <= UNITS;
+            for (int u = first; is_free && u < first + need; u++) is_free = owner[u] < 0;
+            struct up_block *block = up_arena_take_at(arena, first * (int64_t)UP_ARENA_ALIGN,
+                                                      need * (int64_t)UP_ARENA_ALIGN - 7);
+            assert_int_equal(block != NULL, is_free);
+            if (!block) continue;
+            assert_int_equal(block->offset, first * UP_ARENA_ALIGN);
+            assert_int_equal(block->bytes, need * UP_ARENA_ALIGN);
+            held[first] = block;
+            for (int u = first; u < first + need; u++) owner[u] = first;
+            if (first + need > high) high = first + need;
+        }
+        assert_int_equal(up_arena_high(arena), high * UP_ARENA_ALIGN);
+        for (int u = 0; u < UNITS; u++)
+            if (held[u]) up_arena_give(held[u], (struct up_moment){UP_STREAM_COMPUTE, 1});
+        up_arena_end_at_high(arena);
+        assert_int_equal(up_arena_largest_free(arena), high * UP_ARENA_ALIGN);
+        up_arena_destroy(arena);
+    }
 }
 
 static void open_rank(struct up_rank *rank, int64_t limit)
@@ -135,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_use),
+        cmocka_unit_test(test_take_at),
         cmocka_unit_test(test_tickets_survive_joining),
         cmocka_unit_test(test_usage_counts_what_was_asked),
         cmocka_unit_test(test_out_of_memory_is_sticky),

@@ -37,8 +37,7 @@ static enum up_status record_steps(const char *path, int steps, struct up_error 
     return up_recorder_finish(recorder, "ok", err);
 }
 
-// --- Killed
-// ---------------------------------------------------------------------------------------
+// --- Killed ------------------------------------------------------------------------------------
 
 static pid_t start_run(const char *path, int steps)
 {
@@ -133,8 +132,7 @@ static void killed_run_is_replaced(void **state)
     sandbox_release(&box);
 }
 
-// --- A full disk
-// ----------------------------------------------------------------------------------
+// --- A full disk -------------------------------------------------------------------------------
 
 /* No file may grow beyond `bytes`: writes then fail as on a full disk. RLIM_INFINITY ends it. */
 static void limit_files(rlim_t bytes)

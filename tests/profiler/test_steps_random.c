@@ -7,8 +7,7 @@
 
 enum { RUNS = 60, STEPS_MAX = 40, EVENTS_MAX = 4000, STEP_EVENTS_MAX = 40, PROGRAMS = 3 };
 
-// --- The model
-// ------------------------------------------------------------------------------------
+// --- The model ---------------------------------------------------------------------------------
 
 struct modelled_step {
     int first, count; // in model.events; without its begin and end
@@ -93,8 +92,7 @@ static bool written(const struct model *model, int event)
     return step < 0 || model->steps[step].whole;
 }
 
-// --- The comparison
-// -------------------------------------------------------------------------------
+// --- The comparison ----------------------------------------------------------------------------
 
 // The event that ends what event `begin` begins, -1: none does.
 static int find_end(const struct model *model, int begin)
@@ -170,8 +168,7 @@ static void check_steps(const struct model *model, sqlite3 *db)
     sqlite3_finalize(rows);
 }
 
-// --- Random runs
-// ----------------------------------------------------------------------------------
+// --- Random runs -------------------------------------------------------------------------------
 
 struct dice {
     uint64_t seed, rolls;

@@ -179,8 +179,7 @@ static void meta_is_looked_up(void **state)
     sandbox_release(&box);
 }
 
-// --- What a killed run leaves
-// ---------------------------------------------------------------------
+// --- What a killed run leaves ------------------------------------------------------------------
 
 // One row is in the WAL alone.
 static void leave_wal(const char *path)

@@ -27,8 +27,7 @@ static sqlite3 *finish(struct up_store *store, const char *path)
     return open_db(path);
 }
 
-// --- Rows
-// -----------------------------------------------------------------------------------------
+// --- Rows --------------------------------------------------------------------------------------
 
 static struct up_event sample(enum up_event_kind kind)
 {
@@ -249,8 +248,7 @@ static void reader_does_not_keep_the_run_from_ending(void **state)
     sandbox_release(&box);
 }
 
-// --- Creating
-// -------------------------------------------------------------------------------------
+// --- Creating ----------------------------------------------------------------------------------
 
 static void put_file(const char *path, const void *bytes, size_t size)
 {

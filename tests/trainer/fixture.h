@@ -5,6 +5,7 @@
 
 #include "model/data.h"
 #include "trainer/machine.h"
+#include "trainer/plan.h"
 #include "trainer/state.h"
 #include "trainer/step.h"
 
@@ -36,6 +37,7 @@ struct member {
     struct up_comm *world, *cp;
     struct up_rank rank;
     struct up_trainer trainer;
+    struct up_step_plan plan;
     pthread_t thread;
     struct up_error error;
     enum up_status status;
@@ -122,6 +124,12 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
     UP_TRY(up_rank_init(&member->rank, number, member->device, traces ? traces[number] : NULL, NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &member->bench->config, member->world,
                            member->cp, err));
+    UP_TRY(up_trainer_plan(&member->bench->config, number, &member->plan, err));
+    // Room for what is loaded later, as a run has it.
+    struct up_tensor *staging = up_alloc_on(&member->rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
+                                            UP_TAG(WORKSPACE, "staging"), UP_F32, UP_SHAPE(1 << 22));
+    up_free(&member->rank, &staging);
+    UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
 out:
     return rc;
 }
@@ -166,7 +174,9 @@ static inline void bench_close(struct bench *bench)
         for (int s = 0; s < UP_STREAM_COUNT; s++)
             up_stream_synchronize(&member->rank, (enum up_stream)s);
         up_trainer_release(&member->trainer);
+        assert_int_equal(member->rank.unplanned, 0);
         up_rank_release(&member->rank);
+        up_step_plan_release(&member->plan);
         up_comm_destroy(member->cp);
         up_comm_destroy(member->world);
         up_device_destroy(member->device);

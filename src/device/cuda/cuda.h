@@ -1,0 +1,52 @@
+/* What implementations of operations get on the cuda device: the stream of the launch, and the handles
+ * and workspace of the libraries, which belong to the device. Plain C; used from .c, .cu and .cpp. */
+#ifndef UP_DEVICE_CUDA_CUDA_H
+#define UP_DEVICE_CUDA_CUDA_H
+
+#include "device/device.h"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct up_cuda;
+
+/* `index`: which GPU. NULL and *err when there is none, or it is too old (compute capability 8.0). */
+struct up_device *up_device_cuda_create(int index, struct up_error *err);
+/* How many GPUs there are; 0 where there is no driver. */
+int up_device_cuda_count(void);
+
+cudaStream_t up_cuda_stream(struct up_cuda *cuda);   // of the launch
+cublasHandle_t up_cuda_blas(struct up_cuda *cuda);   // set to that stream; its workspace is ours
+int up_cuda_multiprocessors(const struct up_cuda *cuda);
+int up_cuda_compute_capability(const struct up_cuda *cuda); // 90 for 9.0
+
+/* A place for what an operation keeps on a device between launches (attention's plans): *slot is NULL
+ * at first; `destroy` is called with it when the device goes. One slot per `key`, an address of the
+ * caller's. */
+void **up_cuda_slot(struct up_cuda *cuda, const void *key, void (*destroy)(void *kept));
+
+/* Small scratch in device memory, 64 KiB, for work of this stream that is over before the next launch
+ * on it begins (the order of the stream sees to that). */
+enum { UP_CUDA_SCRATCH_BYTES = 65536 };
+void *up_cuda_scratch(struct up_cuda *cuda);
+
+/* A launch that went wrong: kept, and told when the device is next synchronised (the first one). */
+void up_cuda_fail(struct up_cuda *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The first failure of a launch or of the device itself: UP_FAILED. */
+enum up_status up_cuda_check(struct up_device *device, struct up_error *err);
+
+/* if (up_cuda_try(cuda, cudaGetLastError(), "rmsnorm")) return; */
+bool up_cuda_try(struct up_cuda *cuda, cudaError_t status, const char *what);
+
+/* The streams as CUDA has them, for NCCL. */
+cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,98 @@
+/* From a recorded step to the planned arena. */
+#include "mem/arena.h"
+#include "mem/mem_impl.h"
+
+#include <stdlib.h>
+
+/* --- Recording ------------------------------------------------------------------------------------ */
+
+void up_rank_record_lives(struct up_rank *rank, struct up_step_lives *lives) { rank->record = lives; }
+
+void up_step_lives_release(struct up_step_lives *lives)
+{
+    for (int space = 0; space < UP_SPACE_COUNT; space++) free(lives->life[space]);
+    *lives = (struct up_step_lives){0};
+}
+
+void up_record_begin(struct up_rank *rank, const struct up_tensor *tensor)
+{
+    struct up_step_lives *lives = rank->record;
+    enum up_space space = tensor->space;
+    if (!lives || tensor->step_index < 0) return;
+    UP_ASSERT(tensor->step_index <= lives->count[space]);
+    if (tensor->step_index == lives->room[space]) {
+        int64_t room = up_max(1024, 2 * lives->room[space]);
+        struct up_life *grown = realloc(lives->life[space], (size_t)room * sizeof *grown);
+        if (!grown) {
+            up_rank_fail(rank, UP_FAILED, "out of host memory for the plan of a step");
+            return;
+        }
+        lives->life[space] = grown;
+        lives->room[space] = room;
+    }
+    lives->count[space] = tensor->step_index + 1;
+    lives->life[space][tensor->step_index] =
+        (struct up_life){tensor->bytes, rank->usage.events, INT64_MAX};
+}
+
+void up_record_end(struct up_rank *rank, const struct up_tensor *tensor)
+{
+    if (rank->record && tensor->step_index >= 0 && tensor->step_index < rank->record->count[tensor->space])
+        rank->record->life[tensor->space][tensor->step_index].end = rank->usage.events;
+}
+
+/* --- Planning ------------------------------------------------------------------------------------- */
+
+static enum up_status plan_space(const struct up_step_lives *lives, enum up_space space,
+                                 struct up_step_plan *plan, struct up_error *err)
+{
+    int64_t count = lives->count[space];
+    int64_t *offsets = calloc((size_t)count + 1, sizeof *offsets);
+    struct up_planned *tensor = calloc((size_t)count + 1, sizeof *tensor);
+    enum up_status rc = UP_OK;
+    plan->tensor[space] = tensor;
+    plan->count[space] = count;
+    if (!offsets || !tensor) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    UP_TRY(up_plan(lives->life[space], count, UP_ARENA_ALIGN, offsets, &plan->height[space], err));
+    plan->live_peak[space] = up_plan_live_peak(lives->life[space], count, UP_ARENA_ALIGN);
+    for (int64_t i = 0; i < count; i++)
+        tensor[i] = (struct up_planned){lives->life[space][i].bytes, offsets[i]};
+out:
+    free(offsets);
+    return rc;
+}
+
+enum up_status up_step_plan_make(const struct up_rank *rank, const struct up_step_lives *lives,
+                                 struct up_step_plan *plan, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    *plan = (struct up_step_plan){0};
+    for (int space = 0; space < UP_SPACE_COUNT; space++) {
+        UP_TRY(plan_space(lives, (enum up_space)space, plan, err));
+        plan->kept_high[space] = up_arena_high(rank->arena[space]);
+    }
+out:
+    if (rc) up_step_plan_release(plan);
+    return rc;
+}
+
+void up_step_plan_release(struct up_step_plan *plan)
+{
+    for (int space = 0; space < UP_SPACE_COUNT; space++) free(plan->tensor[space]);
+    *plan = (struct up_step_plan){0};
+}
+
+enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,
+                                struct up_error *err)
+{
+    UP_ASSERT(rank->step < 0 && !rank->plan);
+    for (int space = 0; space < UP_SPACE_COUNT; space++) {
+        int64_t base = up_arena_high(rank->arena[space]);
+        up_arena_end_at_high(rank->arena[space]);
+        rank->step_base[space] = base;
+        rank->step_arena[space] = up_arena_create(rank->capacity[space] - base);
+        if (!rank->step_arena[space]) return up_fail(err, UP_FAILED, "out of host memory");
+    }
+    rank->plan = plan;
+    return UP_OK;
+}
