@@ -48,6 +48,8 @@ static enum up_status move_all(struct up_units *units, enum up_state_kind kind, 
     int64_t room = up_min(STAGING_ELEMENTS, up_model_parameters(model));
     struct up_tensor *staging = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
                                             UP_TAG(WORKSPACE, "staging"), UP_F32, UP_SHAPE(room));
+    // The host writes to it at once: whoever had these bytes must be done with them.
+    up_stream_synchronize(rank, UP_STREAM_COMPUTE);
     int count = up_model_param_count(model);
     for (int i = 0; i < count && !up_rank_failed(rank); i++) {
         struct up_param param = up_model_param(model, i);

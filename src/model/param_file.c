@@ -1,5 +1,6 @@
 /* Files of all of a model's parameters; see param_file.h. The data: the sets one after the other,
  * the parameters of each in the model's order, so the place of any element is a sum. */
+#define _GNU_SOURCE // fallocate
 #include "model/param_file.h"
 #include "model/safetensors_impl.h"
 
@@ -96,12 +97,16 @@ static enum up_status write_at(const struct up_param_writer *writer, const void 
     return UP_OK;
 }
 
-// Sparse: what does not fit shows when it is written.
+/* A file system that knows how reserves the space now, and says at once if there is too little. */
 static enum up_status set_size(const struct up_param_writer *writer, struct up_error *err)
 {
     int64_t size =
         writer->data_offset + writer->sets * writer->set_elements * (int64_t)ELEMENT_BYTES;
-    return ftruncate(writer->fd, size) ? cannot_write(writer->path, err) : UP_OK;
+    int failed;
+    while ((failed = fallocate(writer->fd, 0, 0, size)) && errno == EINTR)
+        ;
+    if (failed && (errno == EOPNOTSUPP || errno == ENOSYS)) failed = ftruncate(writer->fd, size);
+    return failed ? cannot_write(writer->path, err) : UP_OK;
 }
 
 static enum up_status write_header(const struct up_param_writer *writer, const char *header,

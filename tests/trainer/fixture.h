@@ -125,11 +125,6 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &member->bench->config, member->world,
                            member->cp, err));
     UP_TRY(up_trainer_plan(&member->bench->config, number, &member->plan, err));
-    // Room for what is loaded later, as a run has it.
-    struct up_tensor *staging = up_alloc_on(&member->rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
-                                            UP_TAG(WORKSPACE, "staging"), UP_F32, UP_SHAPE(1 << 22));
-    up_free(&member->rank, &staging);
-    UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
 out:
     return rc;
 }
@@ -253,6 +248,12 @@ static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct 
     return counted;
 }
 
+/* Before the first step, when all that outlives steps is there. */
+static inline enum up_status use_plan(struct member *member)
+{
+    return member->rank.plan ? UP_OK : up_rank_use_plan(&member->rank, &member->plan, &member->error);
+}
+
 struct gradients_call {
     int64_t counted;
     struct up_step_result result; // rank 0's; equal on all
@@ -262,8 +263,8 @@ static inline enum up_status run_gradients(struct member *member, void *argument
 {
     struct gradients_call *call = argument;
     struct up_step_result result;
-    enum up_status rc =
-        up_trainer_gradients(&member->trainer, call->counted, &result, &member->error);
+    enum up_status rc = use_plan(member);
+    if (!rc) rc = up_trainer_gradients(&member->trainer, call->counted, &result, &member->error);
     if (member == member->bench->member) call->result = result;
     return rc;
 }
@@ -278,8 +279,10 @@ static inline enum up_status run_step(struct member *member, void *argument)
 {
     struct step_call *call = argument;
     struct up_step_result result;
-    enum up_status rc = up_trainer_step(&member->trainer, call->step, call->counted, call->hyper,
-                                        &result, &member->error);
+    enum up_status rc = use_plan(member);
+    if (!rc)
+        rc = up_trainer_step(&member->trainer, call->step, call->counted, call->hyper, &result,
+                             &member->error);
     if (member == member->bench->member) call->result = result;
     return rc;
 }
