@@ -2,7 +2,7 @@
 #include "report/report.h"
 #include "report/sections.h"
 
-enum { TENSORS = 10, KINDS = 3 }; // what one screen has room for
+enum { TENSORS = 10 }; // what one screen has room for
 
 static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
 
@@ -14,11 +14,14 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     struct up_run run = {0};
     struct up_run_facts facts;
     struct up_breakdown breakdown = {0};
+    struct up_step_time time;
     UP_TRY(up_run_open_only(arguments, &run, err));
     UP_TRY(up_run_facts_read(&run, &facts, err));
     UP_TRY(up_breakdown_read(&run, UP_NONE, UP_NONE, &breakdown, err));
+    UP_TRY(up_step_time_read(&run, &time, err));
     up_section_run(emitter, &run, &facts);
-    up_section_breakdown(emitter, &breakdown, TENSORS, KINDS);
+    up_section_breakdown(emitter, &breakdown, TENSORS, true);
+    up_section_time(emitter, &time);
     up_section_training(emitter, &facts);
 out:
     up_breakdown_release(&breakdown);
@@ -28,7 +31,7 @@ out:
 
 const struct up_command up_command_summary = {
     .name = "summary",
-    .summary = "one screen: the run, its peak, what was alive there (the default)",
+    .summary = "one screen: the run, its peak, what was alive there, where time goes (the default)",
     .operands = "RUN.DB",
     .options = options,
     .options_size = sizeof(struct up_report_options),

@@ -5,17 +5,22 @@
 #include "report/analysis.h"
 #include "report/breakdown.h"
 #include "report/emit.h"
+#include "report/step_time.h"
 
 /* "run": what was run, how far it got, what went wrong. */
 void up_section_run(struct up_emitter *emitter, const struct up_run *run,
                     const struct up_run_facts *facts);
 
-/* "peak", "categories", "reconciliation", "largest" (`limit` tensors, 0: all), "kinds" (`kinds` of
- * them) and "host". Says so where nothing was recorded. */
+/* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and "host".
+ * `brief` leaves the kinds to the JSON. Says so where nothing was recorded. */
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, int64_t kinds);
+                          int64_t limit, bool brief);
 
 /* "training": loss and speed, and what recording cost. */
 void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts);
+
+/* "time": what the compute stream does, and what is exposed beside it. Null where no step has
+ * kernels. */
+void up_section_time(struct up_emitter *emitter, const struct up_step_time *time);
 
 #endif

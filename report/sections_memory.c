@@ -189,7 +189,7 @@ static void emit_largest(struct up_emitter *emitter, const struct up_live *live,
 /* Tensors that differ by layer or index alone, together; none where each is the only one of its
  * kind, since the table would repeat the one before. */
 static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
-                       const struct up_live_groups *kinds, int64_t limit)
+                       const struct up_live_groups *kinds, int64_t limit, bool brief)
 {
     static const struct up_column columns[] = {{"kind", "by kind", false, 16, 40},
                                                {"bytes", "bytes", true, 10, 0},
@@ -198,7 +198,7 @@ static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
                                                {"tensors", "tensors", true, 0, 0}};
     int64_t count = kinds->count < live->count ? kinds->count : 0;
     if (limit) count = up_min(limit, count);
-    up_emit_table_begin(emitter, "kinds", columns, UP_COUNT(columns));
+    up_emit_table_begin(emitter, "kinds", brief ? NULL : columns, brief ? 0 : UP_COUNT(columns));
     for (int64_t i = 0; i < count; i++) {
         const struct up_live_group *kind = &kinds->items[i];
         up_emit_row_begin(emitter);
@@ -239,7 +239,7 @@ static void emit_host(struct up_emitter *emitter, const struct up_breakdown *bre
 }
 
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, int64_t kinds)
+                          int64_t limit, bool brief)
 {
     if (breakdown->peak.rank == UP_NONE) {
         up_emit_null(emitter, "peak");
@@ -252,6 +252,6 @@ void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown 
                     breakdown->live.bytes);
     emit_reconciliation(emitter, &breakdown->sums);
     emit_largest(emitter, &breakdown->live, limit);
-    emit_kinds(emitter, &breakdown->live, &breakdown->kinds, kinds);
+    emit_kinds(emitter, &breakdown->live, &breakdown->kinds, limit, brief);
     emit_host(emitter, breakdown);
 }

@@ -564,8 +564,7 @@ static void attend_back(struct attention *a, struct stage *s)
         s->dk = alloc_own(a, "attn.dk", s->slot, s->kv);
         s->dv = alloc_own(a, "attn.dv", s->slot, s->kv);
     }
-    int64_t scratch_bytes = up_scratch_attention_backward(
-        a->config->as, shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim);
+    int64_t scratch_bytes = up_scratch_attention_backward(a->config->as, &shape, !first);
     struct up_tensor *scratch =
         up_alloc(a->rank, UP_TAG_LAYER(WORKSPACE, "attn.backward.scratch", a->layer), UP_U8,
                  UP_SHAPE(scratch_bytes));

@@ -10,7 +10,7 @@ enum { MAX_THREADS = 256 }; // ranks on cpu
 
 const struct up_option up_train_option_table[] = {
     {.group = "What is trained",
-     .name = "model", .kind = UP_OPTION_TEXT, .field = FIELD(model), .fallback = "tiny",
+     .name = "model", .kind = UP_OPTION_TEXT, .field = FIELD(model), .shown = "tiny",
      .value = "NAME|DIR", .help = "preset, or Hugging Face folder with config.json and safetensors"},
     {.name = "layers", .kind = UP_OPTION_INTEGER, .field = FIELD(layers), .value = "N", .min = 1,
      .help = "only the first N blocks"},
@@ -102,6 +102,14 @@ const struct up_option up_train_option_table[] = {
      .help = "keep rows of steps A to B alone; by default of the first three and of those that differ from the step before"},
     {.name = "json-log", .kind = UP_OPTION_TEXT, .field = FIELD(json_log), .value = "FILE",
      .help = "one JSON object per step"},
+
+    {.group = "Saving and resuming",
+     .name = "save", .kind = UP_OPTION_TEXT, .field = FIELD(save), .value = "DIR",
+     .help = "save model and optimizer state into a folder DIR/step-N, at the end of the run (on dry nothing is saved)"},
+    {.name = "save-every", .kind = UP_OPTION_INTEGER, .field = FIELD(save_every), .value = "N",
+     .min = 1, .help = "with --save: also after every N steps"},
+    {.name = "resume", .kind = UP_OPTION_TEXT, .field = FIELD(resume), .value = "DIR",
+     .help = "go on exactly from a save, or from the newest in DIR; --steps is the total, the model is the save's"},
     {0}};
 
 enum up_status up_train_options_parse(struct up_train_options *options, int argc, char **argv,
@@ -144,22 +152,29 @@ static enum up_status resolve_kind(const struct up_train_options *options, struc
     return UP_OK;
 }
 
+// A preset or a folder; the default gives way to the model that is saved.
+static const char *model_name(const struct up_train_options *options)
+{
+    return options->model ? options->model : options->resume ? options->resume : "tiny";
+}
+
 static enum up_status resolve_model(const struct up_train_options *options, struct up_model *model,
                                     bool *folder, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct stat status;
+    const char *name = model_name(options);
     *folder = false;
-    if (!up_model_preset(options->model, model)) {
-        if (stat(options->model, &status) || !S_ISDIR(status.st_mode))
+    if (name == options->resume || !up_model_preset(name, model)) {
+        if (stat(name, &status) || !S_ISDIR(status.st_mode))
             UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
-                           options->model, up_model_preset_names()));
-        UP_TRY(up_model_read_config(options->model, model, err));
+                           name, up_model_preset_names()));
+        UP_TRY(up_model_read_config(name, model, err));
         *folder = true;
     }
     if (options->layers > model->layers)
         UP_TRY(up_fail(err, UP_USAGE, "--layers %lld: %s has %lld", (long long)options->layers,
-                       options->model, (long long)model->layers));
+                       name, (long long)model->layers));
     if (options->layers) model->layers = options->layers;
 out:
     return rc;
@@ -229,6 +244,8 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
         UP_TRY(up_fail(err, UP_USAGE, "--ranks: %lld threads are too many for --device cpu: expected at "
                                       "most %d",
                        (long long)up_config_ranks(config), MAX_THREADS));
+    if (options->save_every && !options->save)
+        UP_TRY(up_fail(err, UP_USAGE, "--save-every: expected --save DIR beside it"));
     UP_TRY(up_config_check(config, err));
 out:
     return rc;
@@ -238,6 +255,7 @@ void up_train_options_settle(struct up_train_options *options, const struct up_c
 {
     bool some = config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < config->model.layers;
     bool some_offload = config->offload_layers && config->offload_layers < config->model.layers;
+    options->model = model_name(options);
     options->layers = config->model.layers;
     options->as = config->as == UP_DEVICE_CUDA;
     options->dtype = config->dtype == UP_BF16;

@@ -8,7 +8,9 @@
 enum up_schedule { UP_SCHEDULE_CONSTANT, UP_SCHEDULE_COSINE };
 
 struct up_train_options {
-    const char *model, *data, *trace, *json_log, *machine;
+    const char *model; // NULL when not given: that of the save to be resumed, else "tiny"
+    const char *data, *trace, *json_log, *machine;
+    const char *save, *resume; // NULL when not given
     int64_t layers; // 0: all
     int64_t seq, batch, steps, seed, threads, chaos;
     int data_format, device, dtype, as; // dtype and as: -1 when not given
@@ -23,6 +25,7 @@ struct up_train_options {
     double lr, beta1, beta2, epsilon, decay, clip;
     int schedule;
     int64_t warmup;
+    int64_t save_every; // 0: at the end only
 };
 
 extern const struct up_option up_train_option_table[];
@@ -34,7 +37,7 @@ enum up_status up_train_options_parse(struct up_train_options *options, int argc
 enum up_device_kind up_train_device(const struct up_train_options *options);
 
 /* The run config that the options ask for; reads the model's shape from its folder. *folder tells
- * whether --model names one (then its weights are to be loaded). */
+ * whether there is one (then its weights are to be loaded). `resume` must name the save itself. */
 enum up_status up_train_options_resolve(const struct up_train_options *options,
                                         struct up_config *config, bool *folder, struct up_error *err);
 

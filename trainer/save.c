@@ -1,4 +1,5 @@
 #include "trainer/save.h"
+#include "model/data.h"
 #include "model/hf_config.h"
 #include "model/param_file.h"
 #include "trainer/state.h"
@@ -29,6 +30,14 @@ static const char *partial_name(char out[UP_SAVE_NAME], int64_t steps_done)
 {
     snprintf(out, UP_SAVE_NAME, ".step-%08lld.partial", (long long)steps_done);
     return out;
+}
+
+char *up_save_path(const char *folder, const char *name)
+{
+    size_t size = strlen(folder) + strlen(name) + 2;
+    char *path = malloc(size);
+    if (path) snprintf(path, size, "%s/%s", folder, name);
+    return path;
 }
 
 typedef const char *name_of(char out[UP_SAVE_NAME], int64_t steps_done);
@@ -122,19 +131,11 @@ struct pending {
     struct up_param_writer *weights, *moments;
 };
 
-static char *path_in(const char *folder, const char *name)
-{
-    size_t size = strlen(folder) + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path) snprintf(path, size, "%s/%s", folder, name);
-    return path;
-}
-
 static enum up_status open_writer(const struct pending *save, const char *name,
                                   const char *const *sets, bool create,
                                   struct up_param_writer **writer, struct up_error *err)
 {
-    char *path = path_in(save->folder, name);
+    char *path = up_save_path(save->folder, name);
     if (!path) return up_fail(err, UP_FAILED, "out of host memory");
     enum up_status rc =
         up_param_writer_open(path, &save->saver->config->model, sets, create, writer, err);
@@ -155,7 +156,7 @@ out:
 static enum up_status write_text(const struct pending *save, const char *name, const char *text,
                                  struct up_error *err)
 {
-    char *path = text ? path_in(save->folder, name) : NULL;
+    char *path = text ? up_save_path(save->folder, name) : NULL;
     if (!path) return up_fail(err, UP_FAILED, "out of host memory");
     FILE *file = fopen(path, "wxe");
     bool written = file && fputs(text, file) >= 0 && fputc('\n', file) >= 0 && !fflush(file) &&
@@ -309,7 +310,7 @@ enum up_status up_saver_save(const struct up_saver *saver, struct up_units *unit
     enum up_status rc = UP_OK;
     struct pending save = {.saver = saver, .steps_done = steps_done};
     up_save_name(save.name, steps_done);
-    save.folder = path_in(saver->dir, partial_name(save.partial, steps_done));
+    save.folder = up_save_path(saver->dir, partial_name(save.partial, steps_done));
     if (!save.folder) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(write_save(&save, units, err));
 out:

@@ -4,7 +4,7 @@
  *     config.json            the model, as Hugging Face has it
  *     model.safetensors      weights, fp32, Hugging Face's names; a tied head is not there
  *     optimizer.safetensors  AdamW's moments, fp32: "m." and "v." before those names
- *     trainer.json           how far the training is, and what must not change (struct up_save_record)
+ *     trainer.json           how far the training is, and what must not change
  *
  * A save is written under DIR/.step-00000100.partial, brought to the disk, and renamed: what has a
  * name without a dot is whole. Saves are never deleted; what a killed run left partial is taken away
@@ -44,15 +44,17 @@ void up_saver_close(struct up_saver *saver);
 /* Whether a save is due when that many steps are done: every N, and at the end. */
 bool up_saver_due(const struct up_saver *saver, int64_t steps_done);
 
-/* To be called by all ranks between two steps: each writes its share of the state. UP_FAILED, on
- * any rank, leaves no trace of this save; whoever fails must abort the group, as in a step. */
+/* To be called by all ranks between two steps: each writes its share of the state. UP_FAILED leaves
+ * nothing partial behind; the rank that fails must abort the group, as in a step. */
 enum up_status up_saver_save(const struct up_saver *saver, struct up_units *units,
                              int64_t steps_done, struct up_error *err);
 
-enum { UP_SAVE_NAME = 32 };
+enum { UP_SAVE_NAME = 40 };
 
 /* "step-00000100". */
 const char *up_save_name(char out[UP_SAVE_NAME], int64_t steps_done);
+/* "folder/name", for free(); NULL when memory is short. */
+char *up_save_path(const char *folder, const char *name);
 /* The steps of the newest save in the directory; -1 if there is none, or it cannot be read. */
 int64_t up_save_newest(const char *dir);
 

@@ -53,6 +53,18 @@ static enum up_status init_kept(struct up_trainer *trainer, struct up_error *err
     return UP_OK;
 }
 
+static void init_workspace(struct up_trainer *trainer)
+{
+    struct up_rank *rank = trainer->rank;
+    struct up_device *device = rank->device;
+    int64_t bytes = up_device_workspace_bytes(trainer->config->as);
+    if (!bytes) return;
+    trainer->workspace =
+        up_alloc(rank, UP_TAG(WORKSPACE, "device.workspace"), UP_U8, UP_SHAPE(bytes));
+    if (device->ops->give_workspace && !up_rank_failed(rank))
+        device->ops->give_workspace(device, trainer->workspace->data);
+}
+
 enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
                                const struct up_config *config, struct up_comm *world,
                                struct up_comm *cp, struct up_error *err)
@@ -69,6 +81,7 @@ enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
     rank->phase = UP_PHASE_INIT;
     UP_TRY(init_kept(trainer, err));
     UP_TRY(up_layouts_init(&trainer->layouts, config, trainer->cp_rank, err));
+    init_workspace(trainer);
     UP_TRY(up_units_init(&trainer->units, rank, config, world, err));
     trainer->scalars = up_alloc(rank, UP_TAG(WORKSPACE, "step.scalars"), UP_F64, scalars);
     trainer->scalars_host = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
@@ -194,6 +207,9 @@ static enum up_status finish(struct up_trainer *trainer, int64_t counted,
     up_range_end(rank);
     for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
         up_stream_synchronize(rank, (enum up_stream)stream);
+    struct up_device *device = rank->device;
+    if (device->ops->check && device->ops->check(device, err))
+        up_rank_fail(rank, err->status, "%s", err->text);
     up_step_progress(trainer, 0); // a failure anywhere ends the step
     *result = (struct up_step_result){NAN, NAN};
     if (up_rank_failed(rank)) return up_fail(err, rank->error.status, "%s", rank->error.text);

@@ -55,6 +55,7 @@ struct up_trainer {
     struct up_tensor **slots;        // what kept's arrays and stage_scratch point into
     struct up_stored *stored;        // likewise
     struct up_tensor **stage_scratch; // per slot, for the backward of one layer
+    struct up_tensor *workspace;     // for the device's libraries; NULL where it wants none
     struct up_tensor *scalars;       // fp64 [2] on the device: loss sum, squared gradient norm
     struct up_tensor *scalars_host;  // the same, in host space
     struct up_tensor *tokens_host;   // i32 [accum, 2, batch, local seq]: inputs and targets, to be filled

@@ -4,6 +4,8 @@
 #include "trainer/log.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
+#include "trainer/resume.h"
+#include "trainer/save.h"
 #include "trainer/state.h"
 
 #include <jansson.h>
@@ -39,6 +41,8 @@ struct run {
     struct up_machine machine; // dry only
     struct up_data *data;
     struct up_weights *weights;
+    struct up_resume resume;
+    struct up_saver saver;
     struct up_log log;
     struct member *members;
     int count; // ranks that exist here: one on dry
@@ -65,8 +69,10 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
     const struct up_model *model = &run->config.model;
+    const char *resumed = run->resume.folder;
     bool folder = false;
     UP_TRY(up_train_options_resolve(options, &run->config, &folder, err));
+    if (resumed) UP_TRY(up_resume_check(&run->resume, &run->config, err));
     if (is_dry(run)) {
         UP_TRY(up_machine_find(options->machine, &run->machine, err));
         goto out;
@@ -76,7 +82,9 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
     UP_TRY(up_data_open(options->data, (enum up_data_format)options->data_format, options->seq,
                         model->vocab, &run->data, err));
     UP_TRY(try_first_window(run, err));
-    if (folder) UP_TRY(up_weights_open(options->model, model, &run->weights, err));
+    if (resumed) UP_TRY(up_resume_open(&run->resume, model, err));
+    if (resumed || folder)
+        UP_TRY(up_weights_open(resumed ? resumed : options->model, model, &run->weights, err));
 out:
     return rc;
 }
@@ -207,7 +215,7 @@ static void collect_facts(const struct run *run, const char *command, const char
     add_number(facts, "batch", c->batch);
     add_number(facts, "accum", c->accum);
     add_number(facts, "parameters", up_model_parameters(&c->model));
-    add_number(facts, "steps_planned", run->options->steps);
+    add_number(facts, "steps_planned", run->options->steps - run->resume.steps);
 }
 
 static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
@@ -243,6 +251,9 @@ static void say_hello(const struct run *run)
            run->members[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
+    if (run->resume.folder)
+        printf("resumed: %s, %lld of %lld steps are done\n", run->resume.folder,
+               (long long)run->resume.steps, (long long)run->options->steps);
     if (run->weights) {
         char bytes[UP_UNITS_TEXT];
         printf("weights: %s of %s%s%s\n",
@@ -258,8 +269,8 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
 {
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
-    UP_TRY(open_inputs(run, err));
     UP_TRY(open_members(run, err));
+    UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, err));
     UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
     UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));
@@ -281,6 +292,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->world, member->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
                         : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
+    if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
     UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
     UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
@@ -360,7 +372,8 @@ out:
 static bool repeats(const struct member *member, int64_t step, struct up_step_log *line)
 {
     const struct up_step_log *last = member->dry_steps;
-    if (!is_dry(member->run) || member->trace || step < 2 || last[0].seconds != last[1].seconds ||
+    int64_t simulated = step - member->run->resume.steps;
+    if (!is_dry(member->run) || member->trace || simulated < 2 || last[0].seconds != last[1].seconds ||
         last[0].peak_bytes != last[1].peak_bytes)
         return false;
     *line = last[0];
@@ -384,6 +397,21 @@ out:
     return rc;
 }
 
+// Between two steps, of which `done` are behind.
+static enum up_status save_if_due(struct member *member, int64_t done, struct up_error *err)
+{
+    const struct up_saver *saver = &member->run->saver;
+    char name[UP_SAVE_NAME], seconds[UP_UNITS_TEXT];
+    int64_t begin = up_clock_ns();
+    if (!up_saver_due(saver, done)) return UP_OK;
+    enum up_status rc = up_saver_save(saver, &member->trainer.units, done, err);
+    if (rc || member->number) return rc;
+    printf("saved: %s/%s in %s\n", saver->dir, up_save_name(name, done),
+           up_format_seconds(seconds, (double)(up_clock_ns() - begin) / 1e9));
+    fflush(stdout);
+    return UP_OK;
+}
+
 // A rank's whole life on its thread. One that fails ends the others.
 static void *run_member(void *argument)
 {
@@ -391,8 +419,10 @@ static void *run_member(void *argument)
     struct up_error *err = &member->error;
     enum up_status rc = UP_OK;
     UP_TRY(start(member, err));
-    for (int64_t step = 0; step < member->run->options->steps; step++)
+    for (int64_t step = member->run->resume.steps; step < member->run->options->steps; step++) {
         UP_TRY(run_and_tell(member, step, err));
+        UP_TRY(save_if_due(member, step + 1, err));
+    }
 out:
     if (rc) {
         up_comm_abort(member->world, err->text);
@@ -463,6 +493,8 @@ static void close_run(struct run *run)
     for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
     free(run->members);
     up_log_release(&run->log);
+    up_saver_close(&run->saver);
+    up_resume_release(&run->resume);
     up_weights_close(run->weights);
     up_data_close(run->data);
 }
@@ -471,7 +503,18 @@ enum up_status up_train(const struct up_train_options *options, const char *comm
                         volatile const int *stop, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct run run = {.options = options, .stop = stop, .log = {.json_fd = -1}};
+    struct up_train_options own = *options;
+    struct run run = {.options = &own, .stop = stop, .log = {.json_fd = -1}};
+    if (own.resume) {
+        UP_TRY(up_resume_find(&run.resume, own.resume, err));
+        own.resume = run.resume.folder;
+    }
+    UP_TRY(open_inputs(&run, err));
+    if (run.resume.steps >= own.steps) {
+        printf("nothing to do: %lld steps are done, --steps is %lld\n", (long long)run.resume.steps,
+               (long long)own.steps);
+        goto out;
+    }
     UP_TRY(open_run(&run, command, err));
     say_hello(&run);
     UP_TRY(run_members(&run, err));

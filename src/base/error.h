@@ -36,8 +36,8 @@ void up_error_prefix(struct up_error *err, const char *format, ...)
         if (rc != UP_OK) goto out;                                                                 \
     } while (0)
 
-_Noreturn void up_bug(const char *file, int line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void up_bug(const char *file, int line, const char *format, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
 
 #define UP_BUG(...) up_bug(__FILE__, __LINE__, __VA_ARGS__)
 #define UP_ASSERT(condition)                                                                       \

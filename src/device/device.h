@@ -80,6 +80,15 @@ struct up_device_ops {
                               void **base, struct up_error *err);
     void (*release)(struct up_device *device, enum up_space space, void *base, int64_t bytes);
 
+    /* (optional) The first `bytes` of a reserved range are about to be used; `for_good`: it will not be
+     * more. NULL: reserving is enough. */
+    enum up_status (*back)(struct up_device *device, enum up_space space, void *base, int64_t bytes,
+                           bool for_good, struct up_error *err);
+
+    /* (optional) Device memory of up_device_workspace_bytes(), for as long as the device is used. NULL:
+     * none is wanted. */
+    void (*give_workspace)(struct up_device *device, void *workspace);
+
     /* Runs the work on the stream, after all that the stream was given before. `args` is copied. */
     struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_run run,
                                  const void *args, size_t size, const struct up_cost *cost);
@@ -98,6 +107,9 @@ struct up_device_ops {
      * is done. */
     void (*discard)(struct up_device *device, enum up_stream stream, void *at, int64_t bytes);
 
+    /* (optional) The first failure of work that was given, found so far. NULL: work does not fail. */
+    enum up_status (*check)(struct up_device *device, struct up_error *err);
+
     /* Nanoseconds since the device was made, as the host sees it. */
     int64_t (*clock_ns)(struct up_device *device);
 
@@ -110,8 +122,14 @@ struct up_device {
     enum up_device_kind kind;  // what it is
     enum up_device_kind as;    // what it stands for: differs on dry only
     int64_t capacity[UP_SPACE_COUNT]; // bytes that an arena may grow to; 2^60 where unbounded
+    // (optional) asked while the host waits for the device: true ends the waiting
+    bool (*given_up)(void *context);
+    void *given_up_context;
     char name[128];            // "Intel Xeon ...", "dry cuda on generic"
 };
+
+/* What a device of this kind wants for give_workspace: a pure function, 0 for none. */
+int64_t up_device_workspace_bytes(enum up_device_kind kind);
 
 /* Makes the device the calling thread's. */
 void up_device_bind(struct up_device *device);

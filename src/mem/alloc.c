@@ -144,6 +144,19 @@ static const struct up_planned *planned(struct up_rank *rank, const struct up_te
     return NULL;
 }
 
+// The device has memory for the arena as far as it reaches; false (and the rank failed) when not.
+static bool back_arena(struct up_rank *rank, enum up_space space)
+{
+    struct up_device *device = rank->device;
+    int64_t high = up_arena_high(rank->arena[space]);
+    if (!device->ops->back || high <= rank->backed[space]) return true;
+    struct up_error error;
+    if (device->ops->back(device, space, rank->base[space], high, false, &error))
+        up_rank_fail(rank, error.status, "%s", error.text);
+    rank->backed[space] = high;
+    return !up_rank_failed(rank);
+}
+
 // Takes the tensor's bytes from its arena; false (and the rank failed) when there are none.
 static bool place(struct up_rank *rank, struct up_tensor *tensor, enum up_stream stream)
 {
@@ -156,6 +169,7 @@ static bool place(struct up_rank *rank, struct up_tensor *tensor, enum up_stream
         tell_out_of_memory(rank, tensor);
         return false;
     }
+    if (!at && !back_arena(rank, space)) return false;
     wait_for_bytes(rank, tensor->block, stream);
     tensor->offset = tensor->block->offset + (at ? rank->step_base[space] : 0);
     tensor->reserved = tensor->block->bytes;

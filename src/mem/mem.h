@@ -98,7 +98,7 @@ struct up_rank {
     struct up_trace *trace;   // not owned; NULL: not traced
     struct up_arena *arena[UP_SPACE_COUNT];      // of what outlives steps
     struct up_arena *step_arena[UP_SPACE_COUNT]; // of steps, with a plan; begins where the other ends
-    int64_t step_base[UP_SPACE_COUNT];
+    int64_t step_base[UP_SPACE_COUNT], backed[UP_SPACE_COUNT];
     const struct up_step_plan *plan;     // NULL: steps use `arena` as well; not owned
     struct up_step_lives *record;        // NULL: lifetimes are not recorded; not owned
     int64_t taken_in_step[UP_SPACE_COUNT]; // allocations so far

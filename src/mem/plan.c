@@ -8,8 +8,8 @@
  *   index   A segment tree over the slots. Each node knows which addresses are taken, as a set of
  *           disjoint ranges: small, since a dense placement has few holes, however many lives made
  * it. place   In a given order, each life takes the tightest hole that is free over its whole life.
- *   search  The classical orders one after the other, then repairs of the best of them: what stuck
- *           out above the live peak goes first in the next try. Reaching the live peak ends it.
+ *   search  The classical orders, then repairs of each: what stuck out above the live peak goes
+ * first in the next try, before all that did so less often. Reaching the live peak ends it.
  */
 #include "mem/plan.h"
 
@@ -17,13 +17,13 @@
 #include <string.h>
 
 enum {
-    /* What all tries together may cost, in address ranges gone through: above it no other is begun.
-     * Bounds the time, and unlike a clock gives equal plans on all machines. */
+    /* What all tries together may cost, in address ranges gone through, while the height is
+     * 1/LARGE_GAIN above the live peak or more; of a smaller gain in proportion. Bounds the time,
+     * and unlike a clock gives equal plans on all machines. */
     WORK = 90000000,
-    WORK_FOR_SMALL_GAIN = WORK / 8,
-    SMALL_GAIN = 256, // 1/256 of the live peak
-    TRIES = 24,       // and never more than these
-    VISIT = 8,        // what visiting a node costs besides, in ranges
+    LARGE_GAIN = 64,
+    REPAIRS = 16, // tries of one order
+    VISIT = 8,    // what visiting a node costs besides, in ranges
     /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far
      * below; it keeps large random inputs from quadratic time, at the price of some height. */
     ALL_RANGES = 1 << 22,
@@ -38,6 +38,8 @@ struct block {
     int64_t begin, end;  // as the caller gave them
     int64_t first, last; // slots, both inclusive
     int64_t load;        // the largest sum of sizes alive in any of its slots
+    int64_t rank;        // in the order that is being repaired
+    int64_t misses;      // tries of that order in which it ended above the live peak
     int64_t offset;
 };
 
@@ -439,20 +441,29 @@ static int by_area(const void *left, const void *right)
     return compare_ties(a, b);
 }
 
-/* Long lives first nests best where there are many; by size or by load the steps of this trainer
- * come out at their live peak. */
-static int (*const orders[])(const void *, const void *) = {by_span, by_size, by_load, by_area};
+typedef int order(const void *, const void *);
+
+/* Largest first does well on anything; long lives first nests better in steps of very many tensors.
+ * By load, and by area (size x span), are what some of the full stack's steps want. */
+static order *const orders[] = {by_size, by_span, by_load, by_area};
+
+static int by_misses(const void *left, const void *right)
+{
+    const struct block *a = left, *b = right;
+    int by = descending(a->misses, b->misses);
+    return by ? by : descending(b->rank, a->rank);
+}
 
 /* --- Search ----------------------------------------------------------------------------------- */
 
 struct planner {
     struct block *blocks; // in the order in which they are placed
-    struct block *spare;  // as many, to reorder them in
     struct block *best;   // as many, as they were placed in the lowest plan so far
     int64_t count;
     struct index index;
     int64_t live_peak;
-    int64_t height; // of the best; INT64_MAX before the first
+    int64_t height;    // of the best; INT64_MAX before the first
+    int64_t last_work; // what the last try cost
 };
 
 // Places every block in turn; *height is INT64_MAX if they do not end below 2^63.
@@ -479,61 +490,56 @@ static bool place_all(struct planner *planner, int64_t *height)
 // Places in the present order, and keeps the plan if it is the lowest yet.
 static enum up_status try_order(struct planner *planner, struct up_error *err)
 {
-    int64_t height;
+    int64_t height, before = planner->index.work;
     if (!place_all(planner, &height)) return up_fail(err, UP_FAILED, "out of host memory");
+    planner->last_work = planner->index.work - before;
     if (height >= planner->height) return UP_OK;
     planner->height = height;
     memcpy(planner->best, planner->blocks, (size_t)planner->count * sizeof *planner->best);
     return UP_OK;
 }
 
-// What ended above the live peak comes first, the rest after it, both as they were.
-static void promote(struct planner *planner)
-{
-    int64_t n = 0;
-    for (int above = 1; above >= 0; above--)
-        for (int64_t i = 0; i < planner->count; i++) {
-            const struct block *block = &planner->blocks[i];
-            if ((block->offset > planner->live_peak - block->size) == above)
-                planner->spare[n++] = *block;
-        }
-    struct block *ordered = planner->spare;
-    planner->spare = planner->blocks;
-    planner->blocks = ordered;
-}
-
-// The blocks in the order of try i: first those of the table, then repairs, which begin at the
-// best.
-static void reorder(struct planner *planner, int i)
-{
-    size_t count = (size_t)planner->count;
-    if (i < UP_COUNT(orders)) {
-        qsort(planner->blocks, count, sizeof *planner->blocks, orders[i]);
-        return;
-    }
-    if (i == UP_COUNT(orders))
-        memcpy(planner->blocks, planner->best, count * sizeof *planner->blocks);
-    promote(planner);
-}
-
 // Whether what there is to gain is worth another try, which costs what the last did.
-static bool worth_another(const struct planner *planner, int64_t last_work)
+static bool worth_another(const struct planner *planner)
 {
-    int64_t gain = planner->height - planner->live_peak;
-    int64_t allowed = gain > planner->live_peak / SMALL_GAIN ? WORK : WORK_FOR_SMALL_GAIN;
-    return gain > 0 && planner->index.work + last_work <= allowed;
+    double peak = (double)planner->live_peak, gain = (double)planner->height - peak;
+    double allowed = gain * LARGE_GAIN < peak ? WORK * (gain * LARGE_GAIN / peak) : WORK;
+    return gain > 0 && (double)(planner->index.work + planner->last_work) <= allowed;
+}
+
+static void count_misses(struct planner *planner)
+{
+    for (struct block *block = planner->blocks; block < planner->blocks + planner->count; block++)
+        block->misses += block->offset > planner->live_peak - block->size;
+}
+
+// Tries the order, then repairs of it.
+static enum up_status try_repairs(struct planner *planner, order *by, int tries,
+                                  struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct block *blocks = planner->blocks;
+    qsort(blocks, (size_t)planner->count, sizeof *blocks, by);
+    for (int64_t i = 0; i < planner->count; i++) {
+        blocks[i].rank = i;
+        blocks[i].misses = 0;
+    }
+    for (int i = 0; i < tries && worth_another(planner); i++) {
+        if (i) qsort(blocks, (size_t)planner->count, sizeof *blocks, by_misses);
+        UP_TRY(try_order(planner, err));
+        count_misses(planner);
+    }
+out:
+    return rc;
 }
 
 static enum up_status search(struct planner *planner, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t last_work = 0;
-    for (int i = 0; i < TRIES && worth_another(planner, last_work); i++) {
-        int64_t before = planner->index.work;
-        reorder(planner, i);
-        UP_TRY(try_order(planner, err));
-        last_work = planner->index.work - before;
-    }
+    for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
+        UP_TRY(try_repairs(planner, orders[i], 1, err));
+    for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
+        UP_TRY(try_repairs(planner, orders[i], REPAIRS, err));
 out:
     return rc;
 }
@@ -558,10 +564,8 @@ static enum up_status planner_init(struct planner *planner, struct timeline *tim
     planner->live_peak = timeline->peak;
     planner->blocks = timeline->blocks;
     timeline->blocks = NULL;
-    planner->spare = calloc((size_t)room, sizeof *planner->spare);
     planner->best = calloc((size_t)room, sizeof *planner->best);
-    if (!planner->spare || !planner->best ||
-        !index_init(&planner->index, timeline->slots, (int32_t)most))
+    if (!planner->best || !index_init(&planner->index, timeline->slots, (int32_t)most))
         return up_fail(err, UP_FAILED, "out of host memory");
     return UP_OK;
 }
@@ -570,7 +574,6 @@ static void planner_release(struct planner *planner)
 {
     index_release(&planner->index);
     free(planner->blocks);
-    free(planner->spare);
     free(planner->best);
 }
 

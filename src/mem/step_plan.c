@@ -85,14 +85,21 @@ void up_step_plan_release(struct up_step_plan *plan)
 enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,
                                 struct up_error *err)
 {
+    enum up_status rc = UP_OK;
+    struct up_device *device = rank->device;
     UP_ASSERT(rank->step < 0 && !rank->plan);
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         int64_t base = up_arena_high(rank->arena[space]);
         up_arena_end_at_high(rank->arena[space]);
         rank->step_base[space] = base;
         rank->step_arena[space] = up_arena_create(rank->capacity[space] - base);
-        if (!rank->step_arena[space]) return up_fail(err, UP_FAILED, "out of host memory");
+        if (!rank->step_arena[space]) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+        // What the plan has beyond the limit is not backed: it will be found out of memory, by name.
+        int64_t bytes = up_min(base + plan->height[space], rank->capacity[space]);
+        if (device->ops->back)
+            UP_TRY(device->ops->back(device, (enum up_space)space, rank->base[space], bytes, true, err));
     }
     rank->plan = plan;
-    return UP_OK;
+out:
+    return rc;
 }

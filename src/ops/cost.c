@@ -1,6 +1,7 @@
 /* What operations cost, for the dry device's clock and the report, and what scratch they need: both
  * pure functions of shapes. */
 #include "ops/cpu/attention_lanes_impl.h"
+#include "ops/cuda/attention_runs_impl.h"
 #include "ops/ops_impl.h"
 
 /* `reads_and_writes` elements of `dtype`, each moved once. */
@@ -154,27 +155,31 @@ static int64_t round_up(int64_t bytes)
 }
 
 /* The row dots of do and o, and the copies of blocks of do (attention_lanes_impl.h). */
-static int64_t cpu_attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
-                                     int64_t head_dim)
+static int64_t cpu_attention_scratch(const struct up_attention_shape *s)
 {
-    struct up_attention_lanes lanes = up_attention_lanes(batch, seq, kv_heads);
-    int64_t copies = lanes.units * lanes.window * up_attention_lane_floats(seq, head_dim);
-    return (batch * heads * seq + copies) * (int64_t)sizeof(float);
+    struct up_attention_lanes lanes = up_attention_lanes(s->batch, s->seq, s->kv_heads);
+    int64_t copies = lanes.units * lanes.window * up_attention_lane_floats(s->seq, s->head_dim);
+    return (s->batch * s->heads * s->seq + copies) * (int64_t)sizeof(float);
 }
 
-/* cuDNN's: an fp32 accumulator of dq, the softmax sums, the plan's workspace, and with shared KV
- * heads dk and dv of each query head in bf16. Batch rows are handled one at a time. */
-static int64_t cuda_attention_scratch(int64_t seq, int64_t heads, int64_t kv_heads,
-                                      int64_t head_dim)
+/* Sequences are handled one at a time. Our own kernels keep the row dots of do and o; where cuDNN may
+ * serve, its largest run (attention_runs_impl.h) is what counts. */
+static int64_t cuda_attention_scratch(const struct up_attention_shape *s, bool accumulate)
 {
-    int64_t elements = heads * seq * head_dim;
-    int64_t workspace = 256 + (heads != kv_heads ? 2 * 2 * elements : 0);
-    return round_up(4 * elements) + round_up(4 * heads * seq) + round_up(workspace);
+    int64_t most = round_up(4 * s->heads * s->seq);
+    if (s->seq == 0 || !up_attention_fits_cudnn(s)) return most;
+    struct up_attention_run run;
+    for (int64_t head = 0; head < s->heads; head += run.heads) {
+        run = up_attention_backward_run(s, head);
+        bool adds = accumulate || run.shares;
+        most = up_max(most, up_attention_scratch_of(s, &run, adds).bytes);
+    }
+    return most;
 }
 
-int64_t up_scratch_attention_backward(enum up_device_kind kind, int64_t batch, int64_t seq,
-                                      int64_t heads, int64_t kv_heads, int64_t head_dim)
+int64_t up_scratch_attention_backward(enum up_device_kind kind, const struct up_attention_shape *shape,
+                                      bool accumulate)
 {
-    if (kind == UP_DEVICE_CUDA) return cuda_attention_scratch(seq, heads, kv_heads, head_dim);
-    return cpu_attention_scratch(batch, seq, heads, kv_heads, head_dim);
+    if (kind == UP_DEVICE_CUDA) return cuda_attention_scratch(shape, accumulate);
+    return cpu_attention_scratch(shape);
 }

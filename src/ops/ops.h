@@ -30,7 +30,7 @@
 #undef UP_OP
 
 /* Scratch bytes that an operation needs from its caller, a pure function of shapes and device kind. */
-int64_t up_scratch_attention_backward(enum up_device_kind kind, int64_t batch, int64_t seq,
-                                      int64_t heads, int64_t kv_heads, int64_t head_dim);
+int64_t up_scratch_attention_backward(enum up_device_kind kind, const struct up_attention_shape *shape,
+                                      bool accumulate);
 
 #endif

@@ -191,21 +191,45 @@ static void test_costs(void **state)
     assert_true(cost.flops == 0x1p73);
 }
 
-/* cuDNN's figures were measured on an H200: accumulator, softmax sums, workspace. */
+static int64_t scratch(enum up_device_kind kind, int64_t batch, int64_t seq, int64_t heads,
+                       int64_t group, int64_t head_dim, bool accumulate)
+{
+    struct up_attention_shape shape = {.batch = batch,
+                                       .seq = seq,
+                                       .heads = heads,
+                                       .kv_heads = up_ceil_div(heads, group),
+                                       .head_dim = head_dim,
+                                       .group = group};
+    return up_scratch_attention_backward(kind, &shape, accumulate);
+}
+
+/* cuDNN's figures were measured on an H200: accumulator, softmax sums, workspace; dk and dv where they
+ * are to be added. */
 static void test_scratch_of_attention(void **state)
 {
     (void)state;
-    assert_int_equal(up_scratch_attention_backward(UP_DEVICE_CUDA, 1, 32768, 8, 2, 128),
-                     134217728 + 1048576 + 134217984);
-    assert_int_equal(up_scratch_attention_backward(UP_DEVICE_CUDA, 3, 131072, 1, 1, 128),
-                     67108864 + 524288 + 256);
-    assert_int_equal(up_scratch_attention_backward(UP_DEVICE_CUDA, 1, 77, 8, 8, 128),
+    const int64_t K = 1024, M = 1024 * K;
+    /* 8192 tokens: 8 query heads of 2 KV heads at once. */
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 1, 8 * K, 8, 4, 128, false),
+                     32 * M + 256 * K + 32 * M + 256);
+    /* One of one, and the same to be added. */
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 3, 131072, 1, 1, 128, false), 67108864 + 524288 + 256);
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 3, 131072, 1, 1, 128, true),
+                     67108864 + 524288 + 256 + 67108864);
+    /* Heads of a long sequence go one by one, and those of a group add up. */
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 1, M, 8, 1, 128, false), 512 * M + 4 * M + 256);
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 1, M, 8, 4, 128, false), 1024 * M + 4 * M + 256);
+    /* Beyond 2^31 elements o and d_o are gathered, 1 GiB each. */
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 1, 4 * M, 8, 1, 128, false),
+                     2048 * M + 16 * M + 256 + 2048 * M);
+    /* What cuDNN does not serve: a number per query row. */
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 2, 1000, 3, 1, 80, true), 12032);
+    assert_int_equal(scratch(UP_DEVICE_CUDA, 1, 77, 8, 1, 128, false),
                      77 * 8 * 128 * 4 + 2560 + 256); // 2464 bytes of sums, rounded up
     /* On cpu a number per query row, and at most 16 blocks of 128 rows. */
-    assert_int_equal(up_scratch_attention_backward(UP_DEVICE_CPU, 1, 1 << 20, 8, 4, 16),
+    assert_int_equal(scratch(UP_DEVICE_CPU, 1, 1 << 20, 8, 2, 16, false),
                      4 * (8 << 20) + 4 * 16 * 128 * 16);
-    assert_int_equal(up_scratch_attention_backward(UP_DEVICE_CPU, 1, 10, 2, 1, 4),
-                     4 * 20 + 4 * 10 * 4);
+    assert_int_equal(scratch(UP_DEVICE_CPU, 1, 10, 2, 2, 4, false), 4 * 20 + 4 * 10 * 4);
 }
 
 int main(void)

@@ -209,8 +209,8 @@ static void operands_attention_backward(const int64_t *p, struct operand *o)
 static void run_attention_backward(const int64_t *p, float *const *t)
 {
     size_t rows = (size_t)(p[0] * p[1] * p[2]);
-    size_t bytes =
-        (size_t)up_scratch_attention_backward(UP_DEVICE_CPU, p[0], p[1], p[2], p[3], p[4]);
+    struct up_attention_shape shape = attention_shape(p);
+    size_t bytes = (size_t)up_scratch_attention_backward(UP_DEVICE_CPU, &shape, p[7]);
     float *o = malloc(rows * (size_t)p[4] * sizeof *o + 1), *lse = malloc(rows * sizeof *lse + 1);
     void *scratch = malloc(bytes + 1);
     memset(scratch, 0xff, bytes);

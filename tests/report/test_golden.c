@@ -37,6 +37,31 @@ static void make_out_of_memory(struct fixture *f)
                    " 'layers.1.mlp.gate needs 12.0 MiB; 14.0 MiB of 20.0 MiB are in use')");
 }
 
+// 2.5 s of a step: the compute stream idles in the last of an all-to-all and of a copy, and at the end.
+static void forecast_work(struct fixture *f)
+{
+    int64_t begin = f->ns;
+    static const struct {
+        const char *table, *name, *stream, *more;
+        int64_t begin_ms, end_ms;
+    } rows[] = {
+        {"kernel", "matmul", "compute", "5e14", 0, 1000},
+        {"kernel", "attention_forward", "compute", "1e14", 1000, 1500},
+        {"collective", "all_to_all", "comm", "4096", 1400, 1600},
+        {"kernel", "attention_backward", "compute", "2e14", 1600, 2200},
+        {"kernel", "cast", "comm", "0", 2100, 2200},
+        {"copy", "layers.0.x", "copy-out", "'device', 'host', 4096", 2000, 2300},
+        {"copy", "layers.1.x", "compute", "'device', 'device', 4096", 2300, 2310},
+        {"kernel", "rmsnorm_forward", "compute", "0", 2310, 2320},
+        {"kernel", "adamw", "compute", "0", 2320, 2400},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fixture_sql(f, "INSERT INTO %s VALUES (NULL, 0, '%q', 0, '%q', NULL, %lld, %lld, %s)",
+                    rows[i].table, rows[i].name, rows[i].stream,
+                    (long long)(begin + 1000000 * rows[i].begin_ms),
+                    (long long)(begin + 1000000 * rows[i].end_ms), rows[i].more);
+}
+
 // A forecast for two GPUs with memory of its own in host space and libraries on the device.
 static void make_forecast(struct fixture *f)
 {
@@ -65,6 +90,7 @@ static void make_forecast(struct fixture *f)
                                              .layer = 0,
                                              .bytes = 3 << 20});
     fixture_step_begin(f, 0);
+    forecast_work(f);
     fixture_alloc(f, (struct fixture_tensor){.name = "embed",
                                              .category = "parameter",
                                              .dtype = "bf16",

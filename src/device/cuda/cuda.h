@@ -3,13 +3,16 @@
 #ifndef UP_DEVICE_CUDA_CUDA_H
 #define UP_DEVICE_CUDA_CUDA_H
 
-#include "device/device.h"
-
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
 extern "C" {
+#include "base/error.h"
+#include "trace/names.h"
+struct up_device; // device.h is C alone
+#else
+#include "device/device.h"
 #endif
 
 struct up_cuda;

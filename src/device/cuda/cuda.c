@@ -1,0 +1,491 @@
+/* The cuda device: one GPU, four non-blocking streams, memory by the driver's virtual memory functions.
+ *
+ * A rank's address range is reserved whole and backed by physical memory as the arenas grow, at the
+ * latest (and for good) when the plan of the step is known. Host memory is touched by several threads
+ * and then registered in one piece, which is far faster than cudaHostAlloc.
+ *
+ * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are only
+ * recorded where somebody waits. Nothing here waits for the whole device. */
+#include "device/cuda/cuda.h"
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { EVENTS = 32, SLOTS = 16, MAX_PIECES = 4096, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
+enum { BLAS_WORKSPACE = 32 << 20 };
+static const int64_t poll_ns = 20000;
+
+struct cuda_device;
+
+// A stream, and what a launch on it gets.
+struct up_cuda {
+    struct cuda_device *device;
+    cudaStream_t stream;
+    uint64_t given; // pieces of work, ever
+    struct {
+        uint64_t ticket;
+        cudaEvent_t event;
+    } recorded[EVENTS];
+    int next_event;
+    void *scratch;
+};
+
+struct slot {
+    const void *key;
+    void *kept;
+    void (*destroy)(void *kept);
+};
+
+// Physical memory mapped into the device's address range.
+struct piece {
+    CUdeviceptr at;
+    size_t bytes;
+    CUmemGenericAllocationHandle handle;
+};
+
+// The driver's functions, found at run time: upipe starts on machines without a driver.
+struct driver {
+    __typeof__(cuMemAddressReserve) *address_reserve;
+    __typeof__(cuMemAddressFree) *address_free;
+    __typeof__(cuMemCreate) *create;
+    __typeof__(cuMemMap) *map;
+    __typeof__(cuMemUnmap) *unmap;
+    __typeof__(cuMemRelease) *release;
+    __typeof__(cuMemSetAccess) *set_access;
+    __typeof__(cuMemGetAllocationGranularity) *granularity;
+};
+
+struct cuda_device {
+    struct up_device base;
+    int index, multiprocessors, capability;
+    int64_t start_ns;
+    struct driver driver;
+    size_t granularity;
+    struct up_cuda stream[UP_STREAM_COUNT];
+    cublasHandle_t blas;
+    struct slot slot[SLOTS];
+    struct piece piece[MAX_PIECES];
+    int pieces;
+    int64_t backed;     // bytes of the device range that are mapped
+    void *registered;   // the host range, once it is
+    struct up_error error; // the first failure
+};
+
+static struct cuda_device *cuda_of(struct up_device *device) { return (struct cuda_device *)device; }
+
+/* --- Failure -------------------------------------------------------------------------------------- */
+
+void up_cuda_fail(struct up_cuda *cuda, const char *format, ...)
+{
+    struct up_error *error = &cuda->device->error;
+    if (error->status) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    error->status = UP_FAILED;
+}
+
+bool up_cuda_try(struct up_cuda *cuda, cudaError_t status, const char *what)
+{
+    if (status == cudaSuccess) return false;
+    up_cuda_fail(cuda, "GPU %d: %s: %s", cuda->device->index, what, cudaGetErrorString(status));
+    return true;
+}
+
+static enum up_status check(struct up_device *device, struct up_error *err)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    up_cuda_try(&cuda->stream[UP_STREAM_COMPUTE], cudaGetLastError(), "a launch");
+    if (!cuda->error.status) return UP_OK;
+    return up_fail(err, UP_FAILED, "%s", cuda->error.text);
+}
+
+enum up_status up_cuda_check(struct up_device *device, struct up_error *err) { return check(device, err); }
+
+static enum up_status fail_at(struct cuda_device *cuda, const char *what, cudaError_t status,
+                              struct up_error *err)
+{
+    return up_fail(err, UP_FAILED, "GPU %d: %s: %s", cuda->index, what, cudaGetErrorString(status));
+}
+
+/* --- Memory --------------------------------------------------------------------------------------- */
+
+static enum up_status reserve_device(struct cuda_device *cuda, int64_t bytes, void **base,
+                                     struct up_error *err)
+{
+    CUdeviceptr at = 0;
+    size_t size = (size_t)up_ceil_div(bytes, (int64_t)cuda->granularity) * cuda->granularity;
+    if (cuda->driver.address_reserve(&at, size, 0, 0, 0))
+        return up_fail(err, UP_FAILED, "GPU %d: cannot reserve address space", cuda->index);
+    *base = (void *)at;
+    return UP_OK;
+}
+
+static enum up_status reserve(struct up_device *device, enum up_space space, int64_t bytes,
+                              void **base, struct up_error *err)
+{
+    if (space == UP_SPACE_DEVICE) return reserve_device(cuda_of(device), bytes, base, err);
+    *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return *base == MAP_FAILED ? up_fail(err, UP_FAILED, "cannot reserve host address space") : UP_OK;
+}
+
+static void release(struct up_device *device, enum up_space space, void *base, int64_t bytes)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    size_t size = (size_t)up_ceil_div(bytes, (int64_t)cuda->granularity) * cuda->granularity;
+    if (space == UP_SPACE_HOST) {
+        if (cuda->registered) cudaHostUnregister(cuda->registered);
+        cuda->registered = NULL;
+        munmap(base, (size_t)bytes);
+        return;
+    }
+    for (int i = 0; i < cuda->pieces; i++) {
+        cuda->driver.unmap(cuda->piece[i].at, cuda->piece[i].bytes);
+        cuda->driver.release(cuda->piece[i].handle);
+    }
+    cuda->pieces = 0;
+    cuda->backed = 0;
+    cuda->driver.address_free((CUdeviceptr)base, size);
+}
+
+static CUmemAllocationProp on_device(const struct cuda_device *cuda)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = cuda->index;
+    return prop;
+}
+
+// Maps physical memory up to `bytes` of the range.
+static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t bytes,
+                                  struct up_error *err)
+{
+    int64_t target = up_ceil_div(bytes, (int64_t)cuda->granularity) * (int64_t)cuda->granularity;
+    if (target <= cuda->backed) return UP_OK;
+    UP_ASSERT(cuda->pieces < MAX_PIECES);
+    CUmemAllocationProp prop = on_device(cuda);
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)cuda->backed,
+                          .bytes = (size_t)(target - cuda->backed)};
+    char text[UP_UNITS_TEXT];
+    if (cuda->driver.create(&piece.handle, piece.bytes, &prop, 0))
+        return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
+                       cuda->index, up_format_bytes(text, piece.bytes));
+    if (cuda->driver.map(piece.at, piece.bytes, 0, piece.handle, 0) ||
+        cuda->driver.set_access(piece.at, piece.bytes, &access, 1)) {
+        cuda->driver.release(piece.handle);
+        return up_fail(err, UP_FAILED, "GPU %d: cannot map memory", cuda->index);
+    }
+    cuda->piece[cuda->pieces++] = piece;
+    cuda->backed = target;
+    return UP_OK;
+}
+
+struct touch {
+    char *from;
+    size_t bytes;
+};
+
+static void *touch_pages(void *argument)
+{
+    const struct touch *touch = argument;
+    long page = sysconf(_SC_PAGESIZE);
+    for (size_t at = 0; at < touch->bytes; at += (size_t)page) ((volatile char *)touch->from)[at] += 0;
+    return NULL;
+}
+
+// Pages appear where they are first touched; many threads touch faster than one.
+static void touch_range(char *from, size_t bytes)
+{
+    pthread_t thread[TOUCH_THREADS];
+    struct touch touch[TOUCH_THREADS];
+    bool started[TOUCH_THREADS];
+    size_t part = (bytes / TOUCH_THREADS + 4095) / 4096 * 4096;
+    for (int i = 0; i < TOUCH_THREADS; i++) {
+        size_t first = (size_t)i * part < bytes ? (size_t)i * part : bytes;
+        size_t last = first + part < bytes ? first + part : bytes;
+        touch[i] = (struct touch){from + first, last - first};
+        started[i] = !pthread_create(&thread[i], NULL, touch_pages, &touch[i]);
+        if (!started[i]) touch_pages(&touch[i]);
+    }
+    for (int i = 0; i < TOUCH_THREADS; i++)
+        if (started[i]) pthread_join(thread[i], NULL);
+}
+
+// One registration of the whole: no tensor straddles two.
+static enum up_status register_host(struct cuda_device *cuda, void *base, int64_t bytes,
+                                    struct up_error *err)
+{
+    if (!bytes) return UP_OK;
+    size_t size = (size_t)(bytes + 4095) / 4096 * 4096;
+    touch_range(base, size);
+    cudaError_t status = cudaHostRegister(base, size, cudaHostRegisterPortable);
+    if (status) return fail_at(cuda, "cannot register host memory", status, err);
+    cuda->registered = base;
+    return UP_OK;
+}
+
+static enum up_status back(struct up_device *device, enum up_space space, void *base, int64_t bytes,
+                           bool for_good, struct up_error *err)
+{
+    if (space == UP_SPACE_DEVICE) return back_device(cuda_of(device), base, bytes, err);
+    return for_good ? register_host(cuda_of(device), base, bytes, err) : UP_OK;
+}
+
+/* --- Work ----------------------------------------------------------------------------------------- */
+
+static int64_t clock_ns(struct up_device *device) { return up_clock_ns() - cuda_of(device)->start_ns; }
+
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+                                 const void *args, size_t size, const struct up_cost *cost)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    int64_t now = clock_ns(device);
+    (void)size;
+    (void)cost;
+    if (!cuda->error.status) run.cuda(args, &cuda->stream[stream]);
+    cuda->stream[stream].given++;
+    return (struct up_interval){now, now};
+}
+
+static struct up_interval copy(struct up_device *device, enum up_stream stream, void *to,
+                               enum up_space to_space, const void *from, enum up_space from_space,
+                               int64_t bytes)
+{
+    struct up_cuda *cuda = &cuda_of(device)->stream[stream];
+    int64_t now = clock_ns(device);
+    (void)to_space;
+    (void)from_space;
+    if (!cuda->device->error.status)
+        up_cuda_try(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->stream),
+                    "a copy");
+    cuda->given++;
+    return (struct up_interval){now, now};
+}
+
+static struct up_moment now_in(struct up_device *device, enum up_stream stream)
+{
+    return (struct up_moment){stream, cuda_of(device)->stream[stream].given};
+}
+
+// An event at or after the moment: the earliest that is recorded, or one recorded now.
+static cudaEvent_t event_after(struct up_cuda *cuda, uint64_t ticket)
+{
+    int best = -1;
+    for (int i = 0; i < EVENTS; i++)
+        if (cuda->recorded[i].ticket >= ticket &&
+            (best < 0 || cuda->recorded[i].ticket < cuda->recorded[best].ticket))
+            best = i;
+    if (best >= 0) return cuda->recorded[best].event;
+    int slot = cuda->next_event;
+    cuda->next_event = (slot + 1) % EVENTS;
+    up_cuda_try(cuda, cudaEventRecord(cuda->recorded[slot].event, cuda->stream), "an event");
+    cuda->recorded[slot].ticket = cuda->given;
+    return cuda->recorded[slot].event;
+}
+
+static void wait_moment(struct up_device *device, enum up_stream stream, struct up_moment moment)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    if (!moment.ticket || moment.stream == stream || cuda->error.status) return;
+    cudaEvent_t event = event_after(&cuda->stream[moment.stream], moment.ticket);
+    up_cuda_try(&cuda->stream[stream], cudaStreamWaitEvent(cuda->stream[stream].stream, event, 0),
+                "waiting for a stream");
+}
+
+// Polls, so that a rank whose group has been given up does not wait for ever for its collectives.
+static void synchronize(struct up_device *device, struct up_moment moment)
+{
+    struct up_cuda *cuda = &cuda_of(device)->stream[moment.stream];
+    for (;;) {
+        cudaError_t status = cudaStreamQuery(cuda->stream);
+        if (status != cudaErrorNotReady) {
+            up_cuda_try(cuda, status, "work on the GPU");
+            return;
+        }
+        if (device->given_up && device->given_up(device->given_up_context)) return;
+        nanosleep(&(struct timespec){.tv_nsec = poll_ns}, NULL);
+    }
+}
+
+/* --- Life ----------------------------------------------------------------------------------------- */
+
+static void bind_thread(struct up_device *device)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    up_cuda_try(&cuda->stream[0], cudaSetDevice(cuda->index), "cudaSetDevice");
+}
+
+// The tagged allocator's memory, for cuBLAS and the streams' scratch.
+static void give_workspace(struct up_device *device, void *workspace)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    UP_ASSERT(up_device_workspace_bytes(UP_DEVICE_CUDA) ==
+              BLAS_WORKSPACE + UP_STREAM_COUNT * UP_CUDA_SCRATCH_BYTES);
+    if (cublasSetWorkspace(cuda->blas, workspace, BLAS_WORKSPACE))
+        up_cuda_fail(&cuda->stream[0], "GPU %d: cuBLAS does not take its workspace", cuda->index);
+    for (int i = 0; i < UP_STREAM_COUNT; i++)
+        cuda->stream[i].scratch = (char *)workspace + BLAS_WORKSPACE + i * UP_CUDA_SCRATCH_BYTES;
+}
+
+static void destroy(struct up_device *device)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    cudaSetDevice(cuda->index);
+    for (int i = 0; i < SLOTS; i++)
+        if (cuda->slot[i].kept) cuda->slot[i].destroy(cuda->slot[i].kept);
+    if (cuda->blas) cublasDestroy(cuda->blas);
+    for (int i = 0; i < UP_STREAM_COUNT; i++) {
+        for (int e = 0; e < EVENTS; e++)
+            if (cuda->stream[i].recorded[e].event) cudaEventDestroy(cuda->stream[i].recorded[e].event);
+        if (cuda->stream[i].stream) cudaStreamDestroy(cuda->stream[i].stream);
+    }
+    free(cuda);
+}
+
+static const struct up_device_ops cuda_ops = {
+    .bind = bind_thread,
+    .reserve = reserve,
+    .release = release,
+    .back = back,
+    .give_workspace = give_workspace,
+    .launch = launch,
+    .copy = copy,
+    .now_in = now_in,
+    .wait = wait_moment,
+    .synchronize = synchronize,
+    .check = check,
+    .clock_ns = clock_ns,
+    .destroy = destroy,
+};
+
+static bool find_driver(struct driver *driver)
+{
+    const struct {
+        const char *name;
+        void *at;
+    } rows[] = {{"cuMemAddressReserve", &driver->address_reserve},
+                {"cuMemAddressFree", &driver->address_free},
+                {"cuMemCreate", &driver->create},
+                {"cuMemMap", &driver->map},
+                {"cuMemUnmap", &driver->unmap},
+                {"cuMemRelease", &driver->release},
+                {"cuMemSetAccess", &driver->set_access},
+                {"cuMemGetAllocationGranularity", &driver->granularity}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        enum cudaDriverEntryPointQueryResult result;
+        void *function = NULL;
+        if (cudaGetDriverEntryPointByVersion(rows[i].name, &function, 12000, cudaEnableDefault, &result) ||
+            !function)
+            return false;
+        memcpy(rows[i].at, &function, sizeof function);
+    }
+    return true;
+}
+
+static enum up_status make_streams(struct cuda_device *cuda, struct up_error *err)
+{
+    for (int i = 0; i < UP_STREAM_COUNT; i++) {
+        struct up_cuda *stream = &cuda->stream[i];
+        stream->device = cuda;
+        cudaError_t status = cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking);
+        for (int e = 0; !status && e < EVENTS; e++)
+            status = cudaEventCreateWithFlags(&stream->recorded[e].event, cudaEventDisableTiming);
+        if (status) return fail_at(cuda, "cannot make a stream", status, err);
+    }
+    if (cublasCreate(&cuda->blas) ||
+        cublasSetStream(cuda->blas, cuda->stream[UP_STREAM_COMPUTE].stream))
+        return up_fail(err, UP_FAILED, "GPU %d: cuBLAS does not start", cuda->index);
+    return UP_OK;
+}
+
+static enum up_status start(struct cuda_device *cuda, struct up_error *err)
+{
+    struct cudaDeviceProp prop;
+    size_t free_bytes = 0, total = 0;
+    cudaError_t status = cudaSetDevice(cuda->index);
+    if (!status) status = cudaGetDeviceProperties(&prop, cuda->index);
+    if (!status) status = cudaMemGetInfo(&free_bytes, &total);
+    if (status) return fail_at(cuda, "cannot be used", status, err);
+    cuda->capability = prop.major * 10 + prop.minor;
+    cuda->multiprocessors = prop.multiProcessorCount;
+    if (cuda->capability < MIN_CAPABILITY)
+        return up_fail(err, UP_USAGE, "--device cuda: GPU %d (%s) has compute capability %d.%d: expected "
+                                      "8.0 or later",
+                       cuda->index, prop.name, prop.major, prop.minor);
+    CUmemAllocationProp where = on_device(cuda);
+    if (!find_driver(&cuda->driver) ||
+        cuda->driver.granularity(&cuda->granularity, &where, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+        return up_fail(err, UP_FAILED, "GPU %d: the driver has no virtual memory functions", cuda->index);
+    int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    cuda->base.capacity[UP_SPACE_DEVICE] = (int64_t)total;
+    cuda->base.capacity[UP_SPACE_HOST] = physical;
+    snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
+    return make_streams(cuda, err);
+}
+
+struct up_device *up_device_cuda_create(int index, struct up_error *err)
+{
+    struct cuda_device *cuda = calloc(1, sizeof *cuda);
+    if (!cuda) {
+        up_fail(err, UP_FAILED, "out of host memory");
+        return NULL;
+    }
+    cuda->base = (struct up_device){.ops = &cuda_ops, .kind = UP_DEVICE_CUDA, .as = UP_DEVICE_CUDA};
+    cuda->index = index;
+    cuda->start_ns = up_clock_ns();
+    if (start(cuda, err)) {
+        destroy(&cuda->base);
+        return NULL;
+    }
+    return &cuda->base;
+}
+
+int up_device_cuda_count(void)
+{
+    int count = 0;
+    return cudaGetDeviceCount(&count) ? 0 : count;
+}
+
+/* --- What operations ask -------------------------------------------------------------------------- */
+
+cudaStream_t up_cuda_stream(struct up_cuda *cuda) { return cuda->stream; }
+
+cublasHandle_t up_cuda_blas(struct up_cuda *cuda)
+{
+    UP_ASSERT(cuda == &cuda->device->stream[UP_STREAM_COMPUTE]); // the handle is that stream's
+    return cuda->device->blas;
+}
+
+int up_cuda_multiprocessors(const struct up_cuda *cuda) { return cuda->device->multiprocessors; }
+
+int up_cuda_compute_capability(const struct up_cuda *cuda) { return cuda->device->capability; }
+
+void **up_cuda_slot(struct up_cuda *cuda, const void *key, void (*destroy_kept)(void *kept))
+{
+    struct slot *slot = cuda->device->slot;
+    while (slot < cuda->device->slot + SLOTS && slot->key && slot->key != key) slot++;
+    UP_ASSERT(slot < cuda->device->slot + SLOTS);
+    slot->key = key;
+    slot->destroy = destroy_kept;
+    return &slot->kept;
+}
+
+void *up_cuda_scratch(struct up_cuda *cuda)
+{
+    UP_ASSERT(cuda->scratch);
+    return cuda->scratch;
+}
+
+cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream)
+{
+    return cuda_of(device)->stream[stream].stream;
+}

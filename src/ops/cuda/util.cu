@@ -1,0 +1,65 @@
+/* Zeroing, casting and adding. */
+#include "ops/cuda/cuda_impl.cuh"
+#include "ops/util.h"
+
+void up_cuda_fill(const void *args, struct up_cuda *cuda)
+{
+    const struct up_fill_args *a = (const struct up_fill_args *)args;
+    if (a->bytes == 0) return;
+    (void)up_cuda_try(cuda, cudaMemsetAsync(a->x, 0, (size_t)a->bytes, up_cuda_stream(cuda)),
+                      "fill");
+}
+
+/* From T to the other of fp32 and bf16. NaN stays NaN. */
+template <typename T> struct other;
+template <> struct other<float> {
+    typedef __nv_bfloat16 type;
+};
+template <> struct other<__nv_bfloat16> {
+    typedef float type;
+};
+
+template <typename T, bool WHOLE> static __global__ void convert(const struct up_cast_args a)
+{
+    typedef typename other<T>::type U;
+    for (int64_t i = up_first_element(); i < a.count; i += up_element_stride())
+        up_write<WHOLE>((U *)a.y + i, a.count - i, up_read<WHOLE>((const T *)a.x + i, a.count - i));
+}
+
+static void copy(const struct up_cast_args *a, struct up_cuda *cuda)
+{
+    size_t bytes = (size_t)a->count * (a->to == UP_BF16 ? 2 : 4);
+    if (bytes == 0) return;
+    (void)up_cuda_try(
+        cuda, cudaMemcpyAsync(a->y, a->x, bytes, cudaMemcpyDefault, up_cuda_stream(cuda)), "cast");
+}
+
+void up_cuda_cast(const void *args, struct up_cuda *cuda)
+{
+    const struct up_cast_args *a = (const struct up_cast_args *)args;
+    UP_ASSERT(up_is_float(a->from) && up_is_float(a->to));
+    if (a->from == a->to) {
+        copy(a, cuda);
+        return;
+    }
+    up_cuda_launch(cuda, "cast", UP_CUDA_PICK(convert, a->from, up_aligned(a->x, a->y)),
+                   up_pointwise_grid(cuda, a->count), *a);
+}
+
+template <bool WHOLE> static __global__ void add(const struct up_add_args a)
+{
+    for (int64_t i = up_first_element(); i < a.count; i += up_element_stride()) {
+        struct up_vec x = up_read<WHOLE>(a.x + i, a.count - i);
+        struct up_vec y = up_read<WHOLE>(a.y + i, a.count - i);
+#pragma unroll
+        for (int e = 0; e < UP_VEC; e++) y.at[e] += x.at[e];
+        up_write<WHOLE>(a.y + i, a.count - i, y);
+    }
+}
+
+void up_cuda_add(const void *args, struct up_cuda *cuda)
+{
+    const struct up_add_args *a = (const struct up_add_args *)args;
+    up_cuda_launch(cuda, "add", up_aligned(a->x, a->y) ? add<true> : add<false>,
+                   up_pointwise_grid(cuda, a->count), *a);
+}
