@@ -116,12 +116,13 @@ out:
 /* --- Rows --------------------------------------------------------------------------------------
  */
 
-// The streams' work of rank ?1 in step ?2; a stream's rows come in order.
+// Work of rank ?1 in step ?2: begin_ns, end_ns, name, flops; a stream's rows come in order.
 static const char compute_sql[] =
-    "SELECT begin_ns, end_ns FROM kernel WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
-    " UNION ALL SELECT begin_ns, end_ns FROM copy"
+    "SELECT begin_ns, end_ns, name, flops FROM kernel"
     " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
-    " UNION ALL SELECT begin_ns, end_ns FROM collective"
+    " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM copy"
+    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
+    " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM collective"
     " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'";
 static const char collectives_sql[] =
     "SELECT begin_ns, end_ns FROM collective WHERE rank = ?1 AND step = ?2 AND stream <> 'compute'"
@@ -130,10 +131,28 @@ static const char collectives_sql[] =
 static const char copies_sql[] =
     "SELECT begin_ns, end_ns FROM copy WHERE rank = ?1 AND step = ?2 AND stream <> 'compute'";
 
-// Adds what the rows of `sql` (begin_ns, end_ns) say of the step.
-static enum up_status read_spans(const struct up_run *run, const char *sql,
-                                 const struct up_step_time *time, struct span whole,
-                                 struct spans *spans, struct up_error *err)
+static enum up_work_kind kind_of(const struct up_query *query)
+{
+    char name[64];
+    up_query_copy(query, 2, name, sizeof name);
+    for (int i = 0; i < UP_COUNT(kinds_of_kernels); i++)
+        if (!strcmp(kinds_of_kernels[i].kernel, name)) return kinds_of_kernels[i].kind;
+    return UP_WORK_POINTWISE;
+}
+
+static void count_row(const struct up_query *query, struct span span, struct up_step_time *time)
+{
+    enum up_work_kind kind = kind_of(query);
+    double flops = up_query_real(query, 3);
+    if (span.end > span.begin) time->kinds[kind].seconds += (double)(span.end - span.begin) * 1e-9;
+    if (flops > 0) time->kinds[kind].flops += flops;
+    time->kinds[kind].operations++;
+}
+
+// Adds what the rows of `sql` say of the step; with `kinds` also to those of `time`.
+static enum up_status read_spans(const struct up_run *run, const char *sql, struct span whole,
+                                 struct up_step_time *time, bool kinds, struct spans *spans,
+                                 struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
@@ -144,47 +163,10 @@ static enum up_status read_spans(const struct up_run *run, const char *sql,
         if (!row) break;
         struct span span = {up_max(whole.begin, up_query_integer(&query, 0, 0)),
                             up_min(whole.end, up_query_integer(&query, 1, 0))};
+        if (kinds) count_row(&query, span, time);
         UP_TRY(spans_add(spans, span, err));
     }
     spans_settle(spans);
-out:
-    up_query_close(&query);
-    return rc;
-}
-
-static const char kinds_sql[] =
-    "SELECT name, total(max(end_ns - begin_ns, 0)) * 1e-9, total(flops), count(*) FROM kernel"
-    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute' GROUP BY name"
-    " UNION ALL SELECT '', total(max(end_ns - begin_ns, 0)) * 1e-9, 0, count(*) FROM"
-    " (SELECT begin_ns, end_ns, rank, step, stream FROM copy"
-    " UNION ALL SELECT begin_ns, end_ns, rank, step, stream FROM collective)"
-    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'";
-
-static enum up_work_kind kind_of(const char *kernel)
-{
-    for (int i = 0; i < UP_COUNT(kinds_of_kernels); i++)
-        if (!strcmp(kinds_of_kernels[i].kernel, kernel)) return kinds_of_kernels[i].kind;
-    return UP_WORK_POINTWISE;
-}
-
-static enum up_status read_kinds(const struct up_run *run, struct up_step_time *time,
-                                 struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    struct up_query query = {0};
-    bool row;
-    UP_TRY(up_query_open(&query, run, kinds_sql, UP_BIND(time->rank, time->step), err));
-    for (;;) {
-        char name[64];
-        UP_TRY(up_query_next(&query, &row, err));
-        if (!row) break;
-        up_query_copy(&query, 0, name, sizeof name);
-        enum up_work_kind kind = kind_of(name);
-        time->kinds[kind].seconds += up_query_real(&query, 1);
-        time->kinds[kind].flops += up_query_real(&query, 2);
-        time->kinds[kind].operations =
-            up_sum(time->kinds[kind].operations, up_query_integer(&query, 3, 0));
-    }
 out:
     up_query_close(&query);
     return rc;
@@ -226,10 +208,9 @@ enum up_status up_step_time_read(const struct up_run *run, struct up_step_time *
     *time = (struct up_step_time){.step = UP_NONE, .rank = UP_NONE};
     UP_TRY(find_step(run, time, &whole, err));
     if (time->step == UP_NONE) goto out;
-    UP_TRY(read_kinds(run, time, err));
-    UP_TRY(read_spans(run, compute_sql, time, whole, &compute, err));
-    UP_TRY(read_spans(run, collectives_sql, time, whole, &collectives, err));
-    UP_TRY(read_spans(run, copies_sql, time, whole, &copies, err));
+    UP_TRY(read_spans(run, compute_sql, whole, time, true, &compute, err));
+    UP_TRY(read_spans(run, collectives_sql, whole, time, false, &collectives, err));
+    UP_TRY(read_spans(run, copies_sql, whole, time, false, &copies, err));
     UP_TRY(spans_gaps(&compute, whole, &gaps, err));
     time->idle_s = spans_seconds(&gaps);
     time->collectives.busy_s = spans_seconds(&collectives);

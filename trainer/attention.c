@@ -409,16 +409,7 @@ static void drop_qkv(struct attention *a, struct stage *s, bool all)
 
 static struct up_attention_shape kernel_shape(const struct attention *a, const struct stage *s)
 {
-    struct up_heads query = up_config_query_heads(a->config, a->trainer->cp_rank, s->index);
-    struct up_heads kv = up_config_kv_heads(a->config, a->trainer->cp_rank, s->index);
-    int64_t group = a->model->heads / a->model->kv_heads;
-    return (struct up_attention_shape){.batch = a->batch,
-                                       .seq = a->config->seq,
-                                       .heads = query.count,
-                                       .kv_heads = kv.count,
-                                       .head_dim = a->model->head_dim,
-                                       .group = group,
-                                       .first_head_in_group = query.first - kv.first * group};
+    return up_attention_shape_of(a->config, a->trainer->cp_rank, s->index, a->batch);
 }
 
 static void attend(struct attention *a, struct stage *s)

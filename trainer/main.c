@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static volatile int stop_asked;
@@ -50,6 +51,11 @@ int main(int argc, char **argv)
     }
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
+        // Kernels are to be loaded before the first collective, not in the middle of one.
+        if (up_train_device(&options) == UP_DEVICE_CUDA) {
+            setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+            setenv("NCCL_NVLS_ENABLE", "0", 0);
+        }
         // A second signal ends the program at once.
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
         sigaction(SIGINT, &action, NULL);

@@ -30,7 +30,8 @@ const struct up_option up_train_option_table[] = {
 
     {.group = "Where it runs",
      .name = "device", .kind = UP_OPTION_CHOICE, .field = FIELD(device), .fallback = "cpu",
-     .value = "cpu|dry", .help = "this machine's processor, or a forecast without memory and arithmetic"},
+     .value = "cpu|cuda|dry",
+     .help = "this machine's processor, its GPUs (one per rank), or a forecast without memory and arithmetic"},
     {.name = "dtype", .kind = UP_OPTION_CHOICE, .field = FIELD(dtype), .value = "fp32|bf16",
      .help = "of activations; by default fp32 for cpu, bf16 for cuda"},
     {.name = "as", .kind = UP_OPTION_CHOICE, .field = FIELD(as), .value = "cpu|cuda",
@@ -130,18 +131,18 @@ out:
 
 enum up_device_kind up_train_device(const struct up_train_options *options)
 {
-    return options->device == 0 ? UP_DEVICE_CPU : UP_DEVICE_DRY;
+    return (enum up_device_kind)options->device; // the option's words are in the enum's order
 }
 
 // Whom the run is for and in what precision: cpu is fp32 and cuda bf16, either way round.
 static enum up_status resolve_kind(const struct up_train_options *options, struct up_config *config,
                                    struct up_error *err)
 {
-    bool dry = up_train_device(options) == UP_DEVICE_DRY;
+    enum up_device_kind kind = up_train_device(options);
     int as = options->as, dtype = options->dtype;
-    if (!dry && as > 0)
-        return up_fail(err, UP_USAGE, "--as cuda: expected --device dry beside it");
-    if (!dry) as = 0;
+    if (kind != UP_DEVICE_DRY && as >= 0 && as != (kind == UP_DEVICE_CUDA))
+        return up_fail(err, UP_USAGE, "--as %s: expected --device dry beside it", as ? "cuda" : "cpu");
+    if (kind != UP_DEVICE_DRY) as = kind == UP_DEVICE_CUDA;
     if (as < 0) as = dtype < 0 ? 1 : dtype; // fp32 and cpu are words 0, bf16 and cuda words 1
     if (dtype < 0) dtype = as;
     if (as != dtype)
@@ -238,9 +239,9 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
     UP_TRY(resolve_model(options, &config->model, folder, err));
     UP_TRY(resolve_ranks(options, rung, config, err));
     resolve_techniques(options, rung, config);
-    if (up_train_device(options) == UP_DEVICE_DRY && options->chaos)
+    if (up_train_device(options) != UP_DEVICE_CPU && options->chaos)
         UP_TRY(up_fail(err, UP_USAGE, "--chaos: expected --device cpu beside it"));
-    if (up_train_device(options) != UP_DEVICE_DRY && up_config_ranks(config) > MAX_THREADS)
+    if (up_train_device(options) == UP_DEVICE_CPU && up_config_ranks(config) > MAX_THREADS)
         UP_TRY(up_fail(err, UP_USAGE, "--ranks: %lld threads are too many for --device cpu: expected at "
                                       "most %d",
                        (long long)up_config_ranks(config), MAX_THREADS));

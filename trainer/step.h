@@ -13,6 +13,7 @@
 
 #include "mem/mem.h"
 #include "model/config.h"
+#include "ops/attention.h"
 #include "trainer/exchange.h"
 #include "trainer/offload.h"
 #include "trainer/units.h"
@@ -82,6 +83,10 @@ enum up_status up_trainer_step(struct up_trainer *trainer, int64_t step, int64_t
 /* Loss and gradients only, no update: gradients are in units[].grads. For tests and validation. */
 enum up_status up_trainer_gradients(struct up_trainer *trainer, int64_t counted,
                                     struct up_step_result *result, struct up_error *err);
+
+/* What the attention kernel is called with in a stage on a cp rank, for `batch` sequences at a time. */
+struct up_attention_shape up_attention_shape_of(const struct up_config *config, int64_t cp_rank,
+                                                int64_t stage, int64_t batch);
 
 /* Local tokens of a micro-batch; where micro-batch a's inputs and targets of row b begin in tokens_host. */
 int64_t up_trainer_tokens(const struct up_trainer *trainer);

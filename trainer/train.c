@@ -1,6 +1,7 @@
 #include "trainer/train.h"
 #include "model/data.h"
 #include "profiler/recorder.h"
+#include "trainer/group.h"
 #include "trainer/log.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
@@ -21,8 +22,7 @@ struct run;
 struct member {
     struct run *run;
     int number;
-    struct up_device *device;
-    struct up_comm *world, *cp;
+    struct up_seat *seat;
     struct up_trace *trace; // the recorder's; NULL without --trace
     struct up_rank rank;
     struct up_trainer trainer;
@@ -44,8 +44,9 @@ struct run {
     struct up_resume resume;
     struct up_saver saver;
     struct up_log log;
+    struct up_group group;
     struct member *members;
-    int count; // ranks that exist here: one on dry
+    int count; // of them
     struct up_recorder *recorder;
 };
 
@@ -89,51 +90,15 @@ out:
     return rc;
 }
 
-static enum up_status open_device(struct run *run, struct member *member, struct up_error *err)
-{
-    const struct up_train_options *options = run->options;
-    int threads = options->threads ? (int)options->threads : run->count > 1 ? 1 : 0;
-    uint64_t chaos = options->chaos ? (uint64_t)options->chaos + (uint64_t)member->number * 1000003 : 0;
-    member->device = is_dry(run) ? up_device_dry_create(run->config.as, &run->machine, err)
-                                 : up_device_cpu_create(threads, chaos, err);
-    return member->device ? UP_OK : err->status;
-}
-
-// The group of all ranks, and one for each replica where that is another.
-static enum up_status open_comms(struct run *run, struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    int cp = (int)run->config.cp, ranks = (int)up_config_ranks(&run->config);
-    struct up_comm **comms = calloc((size_t)ranks, sizeof *comms);
-    if (!comms) return up_fail(err, UP_FAILED, "out of host memory");
-    if (is_dry(run)) {
-        UP_TRY(up_comm_dry_create(ranks, 0, &run->members[0].world, err));
-        UP_TRY(up_comm_dry_create(cp, 0, &run->members[0].cp, err));
-        goto out;
-    }
-    UP_TRY(up_comm_threads_create(ranks, comms, err));
-    for (int r = 0; r < ranks; r++) run->members[r].world = run->members[r].cp = comms[r];
-    for (int first = 0; cp < ranks && first < ranks; first += cp) {
-        UP_TRY(up_comm_threads_create(cp, comms, err));
-        for (int r = 0; r < cp; r++) run->members[first + r].cp = comms[r];
-    }
-out:
-    free(comms);
-    return rc;
-}
-
 static enum up_status open_members(struct run *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    run->count = is_dry(run) ? 1 : (int)up_config_ranks(&run->config);
+    UP_TRY(up_group_open(&run->group, run->options, &run->config, &run->machine, err));
+    run->count = run->group.count;
     run->members = calloc((size_t)run->count, sizeof *run->members);
-    if (!run->members) return up_fail(err, UP_FAILED, "out of host memory");
-    for (int i = 0; i < run->count; i++) {
-        run->members[i].run = run;
-        run->members[i].number = i;
-        UP_TRY(open_device(run, &run->members[i], err));
-    }
-    UP_TRY(open_comms(run, err));
+    if (!run->members) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    for (int i = 0; i < run->count; i++)
+        run->members[i] = (struct member){.run = run, .number = i, .seat = &run->group.seat[i]};
 out:
     return rc;
 }
@@ -205,7 +170,7 @@ static void collect_facts(const struct run *run, const char *command, const char
     add_text(facts, "config_hash", hash);
     add_identity(facts);
     add_text(facts, "model", c->model.name);
-    add_text(facts, "device", up_device_kind_names[run->members[0].device->kind]);
+    add_text(facts, "device", up_device_kind_names[run->group.seat[0].device->kind]);
     add_text(facts, "as", up_device_kind_names[c->as]);
     add_text(facts, "dtype", up_dtype_names[c->dtype]);
     add_number(facts, "ranks", up_config_ranks(c));
@@ -231,8 +196,8 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
     for (int i = 0; i < run->count; i++) {
         struct member *member = &run->members[i];
         int64_t capacity =
-            is_dry(run) ? run->machine.device_bytes : member->device->capacity[UP_SPACE_DEVICE];
-        member->trace = up_recorder_add_rank(run->recorder, i, member->device->name,
+            is_dry(run) ? run->machine.device_bytes : member->seat->device->capacity[UP_SPACE_DEVICE];
+        member->trace = up_recorder_add_rank(run->recorder, i, member->seat->device->name,
                                              capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     }
@@ -248,7 +213,7 @@ static void say_hello(const struct run *run)
     char seq[UP_UNITS_TEXT];
     printf("%s: %.4g M parameters, %s on %s, %lld rank%s (cp %lld, dp %lld), %lld x %s tokens a step\n",
            c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
-           run->members[0].device->name, (long long)up_config_ranks(c),
+           run->group.seat[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
     if (run->resume.folder)
@@ -287,14 +252,17 @@ static enum up_status start(struct member *member, struct up_error *err)
     struct run *run = member->run;
     struct up_trainer *trainer = &member->trainer;
     const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
-    up_device_bind(member->device);
-    UP_TRY(up_rank_init(&member->rank, member->number, member->device, member->trace, limits, err));
-    UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->world, member->cp, err));
+    UP_TRY(up_group_join(&run->group, member->number, err));
+    struct up_device *device = member->seat->device;
+    UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
+    UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
+                           member->seat->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
                         : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
     UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
     UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
+    UP_TRY(up_group_prepare(&run->group, member->number, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
 out:
@@ -350,7 +318,7 @@ static enum up_status run_step(struct member *member, int64_t step, struct up_st
 {
     enum up_status rc = UP_OK;
     const struct up_train_options *o = member->run->options;
-    struct up_device *device = member->device;
+    struct up_device *device = member->seat->device;
     struct up_hyper hyper = {.lr = up_train_lr(o, step), .beta1 = o->beta1, .beta2 = o->beta2,
                              .epsilon = o->epsilon, .decay = o->decay, .clip = o->clip};
     struct up_step_result result;
@@ -412,6 +380,13 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
     return UP_OK;
 }
 
+// Nobody is to wait for this rank any more.
+static void abort_groups(struct member *member, const char *reason)
+{
+    if (member->seat->world) up_comm_abort(member->seat->world, reason);
+    if (member->seat->cp) up_comm_abort(member->seat->cp, reason);
+}
+
 // A rank's whole life on its thread. One that fails ends the others.
 static void *run_member(void *argument)
 {
@@ -425,8 +400,7 @@ static void *run_member(void *argument)
     }
 out:
     if (rc) {
-        up_comm_abort(member->world, err->text);
-        up_comm_abort(member->cp, err->text);
+        abort_groups(member, err->text);
     }
     up_trace_close(member->trace);
     member->status = rc;
@@ -442,7 +416,7 @@ static enum up_status run_members(struct run *run, struct up_error *err)
         struct member *member = &run->members[started];
         if (!pthread_create(&member->thread, NULL, run_member, member)) continue;
         rc = up_fail(err, UP_FAILED, "cannot start a thread for rank %d of %d", started, run->count);
-        up_comm_abort(run->members[0].world, err->text);
+        abort_groups(&run->members[0], err->text);
         for (int i = started; i < run->count; i++) up_trace_close(run->members[i].trace);
         break;
     }
@@ -476,22 +450,20 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
 
 static void close_member(struct member *member)
 {
-    if (member->rank.device) {
-        for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
-            up_stream_synchronize(&member->rank, (enum up_stream)stream);
-        up_trainer_release(&member->trainer);
-        up_rank_release(&member->rank);
-        up_step_plan_release(&member->plan);
-    }
-    if (member->cp != member->world) up_comm_destroy(member->cp);
-    up_comm_destroy(member->world);
-    up_device_destroy(member->device);
+    if (!member->rank.device) return;
+    up_device_bind(member->seat->device);
+    for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
+        up_stream_synchronize(&member->rank, (enum up_stream)stream);
+    up_trainer_release(&member->trainer);
+    up_rank_release(&member->rank);
+    up_step_plan_release(&member->plan);
 }
 
 static void close_run(struct run *run)
 {
     for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
     free(run->members);
+    up_group_close(&run->group);
     up_log_release(&run->log);
     up_saver_close(&run->saver);
     up_resume_release(&run->resume);

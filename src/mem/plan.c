@@ -538,8 +538,9 @@ static enum up_status search(struct planner *planner, struct up_error *err)
     enum up_status rc = UP_OK;
     for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
         UP_TRY(try_repairs(planner, orders[i], 1, err));
-    for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
-        UP_TRY(try_repairs(planner, orders[i], REPAIRS, err));
+    // From the second on: of repairs, those of the order by size gain least.
+    for (int i = 1; i <= UP_COUNT(orders) && worth_another(planner); i++)
+        UP_TRY(try_repairs(planner, orders[i % UP_COUNT(orders)], REPAIRS, err));
 out:
     return rc;
 }

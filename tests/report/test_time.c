@@ -130,7 +130,7 @@ static void test_odd_rows(void **state)
     begin(&f);
     f.ns = 1000000000;
     draw(&f, 0, rows, UP_COUNT(rows));
-    fixture_sql(&f, "INSERT INTO kernel VALUES (NULL, 0, NULL, 0, 'compute', NULL, 'when', -1, 'x'),"
+    fixture_sql(&f, "INSERT INTO kernel VALUES (NULL, 0, '', 0, 'compute', NULL, 'when', -1, 'x'),"
                     " (NULL, 0, 'matmul', 0, 'compute', 7, -9223372036854775807 - 1,"
                     " -9223372036854775807 - 1, NULL)");
     json_t *time = end(&f);

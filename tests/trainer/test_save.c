@@ -11,7 +11,7 @@
 
 static struct program program; // large
 
-enum { MAX_WORDS = 48, PATH = 256 };
+enum { MAX_WORDS = 48, PATH = 200 };
 
 /* A run: its words, built up. */
 struct words {

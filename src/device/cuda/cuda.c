@@ -489,3 +489,8 @@ cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stre
 {
     return cuda_of(device)->stream[stream].stream;
 }
+
+struct up_cuda *up_device_cuda_launch(struct up_device *device)
+{
+    return &cuda_of(device)->stream[UP_STREAM_COMPUTE];
+}

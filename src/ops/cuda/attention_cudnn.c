@@ -239,7 +239,8 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
 
 static enum up_status load(struct up_cudnn *cudnn, struct up_error *err)
 {
-    cudnn->library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    // It stays once loaded: its parts register things that an unloading would pull away.
+    cudnn->library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!cudnn->library) return up_fail(err, UP_FAILED, "%s", dlerror());
     const struct {
         void **function;

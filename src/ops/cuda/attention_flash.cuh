@@ -457,20 +457,23 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::QUERY_THREADS)
 
 enum { UP_ADD_THREADS = 256 };
 
-/* A thread per 8 elements of x; chunks: of a row. */
+struct __align__(16) up_bf16_chunk
+{
+    __nv_bfloat162 pair[4];
+};
+
+/* A thread per 8 elements of x; chunks: of a row of x. */
 static __global__ void __launch_bounds__(UP_ADD_THREADS)
     up_flash_add_rows(up_bf16 *y, int64_t stride, const up_bf16 *x, int64_t chunks, int64_t rows)
 {
     int64_t i = (int64_t)blockIdx.x * UP_ADD_THREADS + threadIdx.x;
     if (i >= rows * chunks) return;
-    uint4 *to = (uint4 *)(y + i / chunks * stride + i % chunks * 8);
-    uint4 sum = *to, part = ((const uint4 *)x)[i];
-    __nv_bfloat162 *sums = (__nv_bfloat162 *)&sum;
-    const __nv_bfloat162 *parts = (const __nv_bfloat162 *)&part;
+    up_bf16_chunk *to = (up_bf16_chunk *)(y + i / chunks * stride + i % chunks * 8);
+    up_bf16_chunk sum = *to, part = ((const up_bf16_chunk *)x)[i];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        float2 s = __bfloat1622float2(sums[j]), p = __bfloat1622float2(parts[j]);
-        sums[j] = __floats2bfloat162_rn(s.x + p.x, s.y + p.y);
+        float2 s = __bfloat1622float2(sum.pair[j]), p = __bfloat1622float2(part.pair[j]);
+        sum.pair[j] = __floats2bfloat162_rn(s.x + p.x, s.y + p.y);
     }
     *to = sum;
 }

@@ -71,12 +71,14 @@ static inline bool up_attention_spans_too_far(const struct up_attention_shape *s
     return span > INT32_MAX;
 }
 
-/* The head dimensions that cuDNN was checked with, and sequences that a run of one head can span. The
- * others are our own kernels', whose backward needs one fp32 number per query row. */
+/* What cuDNN was checked with: these head dimensions, sequences that a run of one head can span, and rows
+ * of K and V over which gradients of shared KV heads (32-bit offsets again) span less than 2^32. The rest
+ * is our own kernels', whose backward needs one fp32 number per query row. */
 static inline bool up_attention_fits_cudnn(const struct up_attention_shape *s)
 {
     bool width = s->head_dim == 64 || s->head_dim == 96 || s->head_dim == 128;
-    return width && s->seq * s->head_dim <= INT32_MAX;
+    return width && s->seq >= 64 && s->seq * s->head_dim <= INT32_MAX &&
+           s->kv_heads * s->head_dim < UP_ATTENTION_RUN_ROWS;
 }
 
 static inline int64_t up_attention_take(struct up_attention_scratch *scratch, int64_t bytes)
