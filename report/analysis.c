@@ -8,8 +8,27 @@
 /* --- meta --------------------------------------------------------------------------------------
  */
 
-static void read_meta_numbers(const struct up_run *run, struct up_run_facts *facts)
+// "" where meta has no such key.
+static enum up_status read_text(const struct up_run *run, const char *key, char *out, size_t size,
+                                struct up_error *err)
 {
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    bool row;
+    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = ?1", UP_BIND_NONE, err));
+    up_query_bind_text(&query, 1, key);
+    UP_TRY(up_query_next(&query, &row, err));
+    up_query_copy(&query, 0, out, size);
+    UP_TRY(up_query_end(&query, err));
+out:
+    up_query_close(&query);
+    return rc;
+}
+
+static enum up_status read_meta_numbers(const struct up_run *run, struct up_run_facts *facts,
+                                        struct up_error *err)
+{
+    enum up_status rc = UP_OK;
     const struct {
         const char *key;
         int64_t *value;
@@ -31,14 +50,18 @@ static void read_meta_numbers(const struct up_run *run, struct up_run_facts *fac
     char text[UP_META_TEXT];
     for (int i = 0; i < UP_COUNT(numbers); i++) {
         int64_t value = UP_NONE;
-        if (up_store_meta_get(run->db, numbers[i].key, text, sizeof text))
-            up_parse_integer(text, &value);
+        UP_TRY(read_text(run, numbers[i].key, text, sizeof text, err));
+        up_parse_integer(text, &value);
         *numbers[i].value = up_max(UP_NONE, value);
     }
+out:
+    return rc;
 }
 
-static void read_meta(const struct up_run *run, struct up_run_facts *facts)
+static enum up_status read_meta(const struct up_run *run, struct up_run_facts *facts,
+                                struct up_error *err)
 {
+    enum up_status rc = UP_OK;
     const struct {
         const char *key;
         char *text;
@@ -48,13 +71,15 @@ static void read_meta(const struct up_run *run, struct up_run_facts *facts)
         {"dtype", facts->dtype},   {"started", facts->started},         {"outcome", facts->outcome},
     };
     for (int i = 0; i < UP_COUNT(texts); i++)
-        up_store_meta_get(run->db, texts[i].key, texts[i].text, UP_META_TEXT);
+        UP_TRY(read_text(run, texts[i].key, texts[i].text, UP_META_TEXT, err));
     char complete[UP_META_TEXT];
-    up_store_meta_get(run->db, "complete", complete, sizeof complete);
+    UP_TRY(read_text(run, "complete", complete, sizeof complete, err));
     facts->complete = !strcmp(complete, "1");
     facts->dry = !strcmp(facts->device, "dry");
     facts->out_of_memory = !strcmp(facts->outcome, "out of memory");
-    read_meta_numbers(run, facts);
+    UP_TRY(read_meta_numbers(run, facts, err));
+out:
+    return rc;
 }
 
 /* --- Options worth a reader's time -------------------------------------------------------------
@@ -104,13 +129,16 @@ static enum up_status read_options(const struct up_run *run, struct up_run_optio
     struct up_query query = {0};
     bool row;
     json_t *config = NULL;
+    json_error_t error = {0};
     UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = 'config'", UP_BIND_NONE,
                          err));
     UP_TRY(up_query_next(&query, &row, err));
     char *text = up_query_text(&query, 0);
     if (!text) UP_TRY(up_no_memory(err));
-    config = json_loads(text, 0, NULL);
+    config = json_loads(text, 0, &error);
     free(text);
+    UP_TRY(up_query_end(&query, err));
+    if (!config && json_error_code(&error) == json_error_out_of_memory) UP_TRY(up_no_memory(err));
     for (int i = 0; i < UP_COUNT(techniques); i++) {
         char value[sizeof options->items->value];
         if (!option_text(find_option(config, techniques[i].name), value, sizeof value)) continue;
@@ -234,6 +262,7 @@ static enum up_status read_diagnostics(const struct up_run *run, struct up_run_f
     UP_TRY(up_query_next(&query, &row, err));
     up_query_copy(&query, 0, facts->diagnostic_kind, sizeof facts->diagnostic_kind);
     up_query_copy(&query, 1, facts->diagnostic, sizeof facts->diagnostic);
+    UP_TRY(up_query_end(&query, err));
 out:
     up_query_close(&query);
     return rc;
@@ -244,7 +273,7 @@ enum up_status up_run_facts_read(const struct up_run *run, struct up_run_facts *
 {
     enum up_status rc = UP_OK;
     *facts = (struct up_run_facts){0};
-    read_meta(run, facts);
+    UP_TRY(read_meta(run, facts, err));
     UP_TRY(read_options(run, &facts->options, err));
     UP_TRY(read_steps(run, facts, err));
     UP_TRY(read_diagnostics(run, facts, err));

@@ -242,7 +242,8 @@ static enum up_status read_allocation(const struct up_run *run, int64_t rank, en
     }
     if (!place->name || !place->category || !place->dtype || !place->shape ||
         (row && !place->phase))
-        rc = up_no_memory(err);
+        UP_TRY(up_no_memory(err));
+    UP_TRY(up_query_end(&query, err));
 out:
     up_query_close(&query);
     return rc;

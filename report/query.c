@@ -12,7 +12,7 @@ enum up_status up_no_memory(struct up_error *err)
 static enum up_status unreadable(const struct up_run *run, struct up_error *err)
 {
     if (sqlite3_errcode(run->db) == SQLITE_NOMEM) return up_no_memory(err);
-    return up_fail(err, UP_USAGE, "%s: cannot be read as a run.db: %s", run->path,
+    return up_fail(err, up_store_status(run->db), "%s: cannot be read as a run.db: %s", run->path,
                    sqlite3_errmsg(run->db));
 }
 
@@ -67,6 +67,13 @@ enum up_status up_query_next(struct up_query *query, bool *row, struct up_error 
     int status = sqlite3_step(query->statement);
     *row = query->row = status == SQLITE_ROW;
     return status == SQLITE_ROW || status == SQLITE_DONE ? UP_OK : unreadable(query->run, err);
+}
+
+// SQLite tells of a text that it had no memory for at the step after.
+enum up_status up_query_end(struct up_query *query, struct up_error *err)
+{
+    bool row;
+    return query->row ? up_query_next(query, &row, err) : UP_OK;
 }
 
 void up_query_close(struct up_query *query)

@@ -35,6 +35,8 @@ enum up_status up_query_open(struct up_query *query, const struct up_run *run, c
 #define UP_BIND_NONE NULL, 0
 void up_query_bind_text(struct up_query *query, int index, const char *text); // not copied
 enum up_status up_query_next(struct up_query *query, bool *row, struct up_error *err);
+/* After the one row that was wanted: its texts were not cut for want of memory. */
+enum up_status up_query_end(struct up_query *query, struct up_error *err);
 void up_query_close(struct up_query *query);
 
 /* Columns of the current row, from 0; where there is no row they are NULL. */

@@ -43,15 +43,15 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t st
     log->json_created = access(json_path, F_OK) != 0;
     log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (log->json_fd >= 0) return UP_OK;
-    return up_fail(err, UP_USAGE, "--json-log %s: expected a file that can be written: %s", json_path,
-                   strerror(errno));
+    return up_fail(err, up_errno_status(errno), "--json-log %s: expected a file that can be written: %s",
+                   json_path, strerror(errno));
 }
 
 enum up_status up_log_start(struct up_log *log, struct up_error *err)
 {
     // What is no regular file (a pipe, /dev/stdout) cannot be emptied, and need not be.
     if (log->json_fd < 0 || !ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
-    return up_fail(err, UP_USAGE, "--json-log %s: %s", log->json_path, strerror(errno));
+    return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path, strerror(errno));
 }
 
 void up_log_cancel(struct up_log *log)

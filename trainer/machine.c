@@ -1,5 +1,6 @@
 #include "trainer/machine.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -93,6 +94,8 @@ static enum up_status read_text(const char *text, size_t size, const char *sourc
 {
     json_error_t error;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    if (!root && json_error_code(&error) == json_error_out_of_memory)
+        return up_fail(err, UP_FAILED, "--machine %s: out of host memory", source);
     if (!json_is_object(root)) {
         json_decref(root);
         return up_fail(err, UP_USAGE, "--machine %s: expected a JSON object: line %d: %s", source,
@@ -103,25 +106,32 @@ static enum up_status read_text(const char *text, size_t size, const char *sourc
     return rc;
 }
 
+// What is there is no machine file, or cannot be looked at.
+static enum up_status refuse_file(const char *path, int error, struct up_error *err)
+{
+    char names[512] = "";
+    if (up_errno_status(error) == UP_FAILED)
+        return up_fail(err, UP_FAILED, "--machine %s: cannot be read: %s", path, strerror(error));
+    for (const struct up_embedded *e = up_machine_files; e->name; e++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "", e->name);
+    return up_fail(err, UP_USAGE, "--machine %s: expected one of %s, or a machine file", path, names);
+}
+
 static enum up_status read_file(const char *path, struct up_machine *machine, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct stat status;
     char *text = NULL;
     FILE *file = fopen(path, "rbe");
-    if (!file || fstat(fileno(file), &status) || !S_ISREG(status.st_mode)) {
-        char names[512] = "";
-        for (const struct up_embedded *e = up_machine_files; e->name; e++)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
-                     e->name);
-        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: expected one of %s, or a machine file", path,
-                       names));
-    }
+    if (!file || fstat(fileno(file), &status)) UP_TRY(refuse_file(path, errno, err));
+    if (!S_ISREG(status.st_mode)) UP_TRY(refuse_file(path, EISDIR, err));
     if (status.st_size > MAX_FILE_BYTES)
         UP_TRY(up_fail(err, UP_USAGE, "--machine %s: expected a machine file of at most 1 MiB", path));
     text = malloc((size_t)status.st_size + 1);
     if (!text) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     size_t size = fread(text, 1, (size_t)status.st_size, file);
+    if (size < (size_t)status.st_size)
+        UP_TRY(up_fail(err, UP_FAILED, "--machine %s: cannot be read to its end", path));
     UP_TRY(read_text(text, size, path, machine, err));
 out:
     free(text);
@@ -139,13 +149,14 @@ enum up_status up_machine_find(const char *name, struct up_machine *machine, str
 char *up_machine_json(const struct up_machine *machine)
 {
     json_t *root = json_pack("{s:s}", "name", machine->name);
-    for (int i = 0; root && i < UP_COUNT(figures); i++) {
+    int failed = !root;
+    for (int i = 0; i < UP_COUNT(figures); i++) {
         const char *field = (const char *)machine + figures[i].field;
         json_t *value = figures[i].whole ? json_integer(*(const int64_t *)field)
                                          : json_real(*(const double *)field);
-        json_object_set_new(root, figures[i].name, value);
+        failed |= json_object_set_new(root, figures[i].name, value);
     }
-    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(root);
     return text;
 }

@@ -1,5 +1,6 @@
 #include "trainer/options.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -167,7 +168,10 @@ static enum up_status resolve_model(const struct up_train_options *options, stru
     const char *name = model_name(options);
     *folder = false;
     if (name == options->resume || !up_model_preset(name, model)) {
-        if (stat(name, &status) || !S_ISDIR(status.st_mode))
+        bool there = !stat(name, &status);
+        if (!there && up_errno_status(errno) == UP_FAILED)
+            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", name, strerror(errno)));
+        if (!there || !S_ISDIR(status.st_mode))
             UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
                            name, up_model_preset_names()));
         UP_TRY(up_model_read_config(name, model, err));

@@ -3,11 +3,14 @@
 #include "trainer/save.h"
 #include "trainer/state.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum { RECORD_LIMIT = 1 << 20 };
 
 /* --- The record ---------------------------------------------------------------------------------- */
 
@@ -55,10 +58,13 @@ static enum up_status read_record(struct up_resume *resume, const char *path, st
     json_error_t error;
     struct stat status;
     json_t *root = NULL;
-    if (!stat(path, &status) && S_ISREG(status.st_mode))
+    if (stat(path, &status))
+        UP_TRY(up_fail(err, up_errno_status(errno), "%s: cannot be looked at: %s", path, strerror(errno)));
+    if (S_ISREG(status.st_mode) && status.st_size <= RECORD_LIMIT)
         root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(root))
-        UP_TRY(up_fail(err, UP_USAGE, "%s: expected a JSON file that tells of a save", path));
+        UP_TRY(up_fail(err, UP_USAGE, "%s: expected a JSON file of at most 1 MiB that tells of a save",
+                       path));
     UP_TRY(read_version(root, path, err));
     UP_TRY(read_integer(root, path, "steps", 1, &resume->steps, err));
     UP_TRY(read_integer(root, path, "windows_per_step", 1, &resume->windows, err));

@@ -64,22 +64,24 @@ int64_t up_save_newest(const char *dir)
 
 /* --- The directory ------------------------------------------------------------------------------- */
 
-static enum up_status refuse(const struct up_saver *saver, const char *why, struct up_error *err)
+// `error`: errno's.
+static enum up_status refuse(const struct up_saver *saver, int error, const char *why,
+                             struct up_error *err)
 {
-    return up_fail(err, UP_USAGE, "--save %s: expected a folder that can be written: %s", saver->dir,
-                   why);
+    return up_fail(err, up_errno_status(error), "--save %s: expected a folder that can be written: %s",
+                   saver->dir, why);
 }
 
 static enum up_status open_dir(struct up_saver *saver, struct up_error *err)
 {
     saver->created = mkdir(saver->dir, 0777) == 0;
-    if (!saver->created && errno != EEXIST) return refuse(saver, strerror(errno), err);
+    if (!saver->created && errno != EEXIST) return refuse(saver, errno, strerror(errno), err);
     saver->fd = open(saver->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (saver->fd < 0 || faccessat(saver->fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
-        return refuse(saver, strerror(errno), err);
+        return refuse(saver, errno, strerror(errno), err);
     // File systems without locks have none here.
     if (flock(saver->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return refuse(saver, "another run saves there", err);
+        return refuse(saver, EACCES, "another run saves there", err);
     return UP_OK;
 }
 

@@ -94,35 +94,59 @@ static enum up_status open_members(struct run *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     UP_TRY(up_group_open(&run->group, run->options, &run->config, &run->machine, err));
-    run->count = run->group.count;
-    run->members = calloc((size_t)run->count, sizeof *run->members);
+    run->members = calloc((size_t)run->group.count, sizeof *run->members);
     if (!run->members) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    run->count = run->group.count;
     for (int i = 0; i < run->count; i++)
         run->members[i] = (struct member){.run = run, .number = i, .seat = &run->group.seat[i]};
 out:
     return rc;
 }
 
+// A path need not be UTF-8, which JSON must be: then what is not ASCII becomes '?'.
+static json_t *text_json(char *text)
+{
+    json_t *value = json_string(text);
+    for (char *at = text; !value && *at; at++)
+        if (*at < ' ' || *at > '~') *at = '?';
+    return value ? value : json_string(text);
+}
+
+static json_t *options_json(const struct up_train_options *options)
+{
+    json_t *root = json_object();
+    for (const struct up_option *option = up_train_option_table; root && option->name; option++) {
+        char text[4096];
+        bool given = up_option_text(option, options, text, sizeof text);
+        if (!json_object_set_new(root, option->name, given ? text_json(text) : json_null())) continue;
+        json_decref(root);
+        return NULL;
+    }
+    return root;
+}
+
+// Takes `text`, which may be NULL for want of memory, and gives what it says.
+static json_t *take_json(char *text)
+{
+    json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return value;
+}
+
 // meta.config: model, run config, every option and the machine, so that reports need nothing else.
+// NULL when memory is short.
 static char *config_text(const struct run *run)
 {
-    char *config = up_config_json(&run->config), *machine = up_machine_json(&run->machine);
-    json_t *root = json_object(), *options = json_object();
     struct up_train_options settled = *run->options;
     up_train_options_settle(&settled, &run->config);
-    for (const struct up_option *option = up_train_option_table; option->name; option++) {
-        char text[4096];
-        const char *value = up_option_text(option, &settled, text, sizeof text);
-        json_object_set_new(options, option->name, value ? json_string(value) : json_null());
-    }
-    json_object_set_new(root, "config", json_loads(config ? config : "{}", 0, NULL));
-    json_object_set_new(root, "options", options);
-    if (is_dry(run)) json_object_set_new(root, "machine", json_loads(machine ? machine : "{}", 0, NULL));
-    json_object_set_new(root, "attention", json_string("own"));
-    char *text = json_dumps(root, JSON_COMPACT);
+    json_t *root = json_object();
+    int failed = json_object_set_new(root, "config", take_json(up_config_json(&run->config)));
+    failed |= json_object_set_new(root, "options", options_json(&settled));
+    failed |= json_object_set_new(root, "attention", json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
+    if (is_dry(run))
+        failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
+    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);
-    free(config);
-    free(machine);
     return text;
 }
 
@@ -159,14 +183,15 @@ static void add_identity(struct facts *facts)
     add_text(facts, "run_id", id);
 }
 
-static void collect_facts(const struct run *run, const char *command, const char *config,
+// False when memory is short.
+static bool collect_facts(const struct run *run, const char *command, const char *config,
                           struct facts *facts)
 {
     const struct up_config *c = &run->config;
     add_text(facts, "command", command);
     add_text(facts, "config", config);
     char *hash = facts->value[facts->count];
-    up_config_hash(c, hash);
+    if (!up_config_hash(c, hash)) return false;
     add_text(facts, "config_hash", hash);
     add_identity(facts);
     add_text(facts, "model", c->model.name);
@@ -181,6 +206,7 @@ static void collect_facts(const struct run *run, const char *command, const char
     add_number(facts, "accum", c->accum);
     add_number(facts, "parameters", up_model_parameters(&c->model));
     add_number(facts, "steps_planned", run->options->steps - run->resume.steps);
+    return true;
 }
 
 static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
@@ -189,8 +215,8 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
     struct facts facts = {0};
     if (!run->options->trace) return UP_OK;
     char *config = config_text(run);
-    if (!config) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    collect_facts(run, command, config, &facts);
+    if (!config || !collect_facts(run, command, config, &facts))
+        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(up_recorder_create(run->options->trace, run->options->trace_steps, facts.entry, facts.count,
                               &run->recorder, err));
     for (int i = 0; i < run->count; i++) {

@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,15 @@ void up_error_prefix(struct up_error *err, const char *format, ...)
              (int)(sizeof text - (size_t)used - 3), err->text);
     make_one_line(text);
     memcpy(err->text, text, sizeof text);
+}
+
+enum up_status up_errno_status(int error)
+{
+    static const int users[] = {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM,        EROFS,  ELOOP,
+                                EEXIST, ENXIO,   EINVAL, ENODEV, ENAMETOOLONG, ETXTBSY};
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++)
+        if (users[i] == error) return UP_USAGE;
+    return UP_FAILED;
 }
 
 void up_bug(const char *file, int line, const char *format, ...)

@@ -135,7 +135,9 @@ enum up_status up_step_plan_make(const struct up_rank *rank, const struct up_ste
 void up_step_plan_release(struct up_step_plan *plan);
 
 /* From now on steps take their tensors where the plan says. To be called when all that outlives steps
- * has been allocated: afterwards that arena does not grow. `plan` stays the caller's. An allocation that
+ * has been allocated: afterwards that arena does not grow. `plan` stays the caller's. A plan that
+ * does not fit is not used: steps then take what they find, until there is none for a tensor, which is
+ * named. An allocation that
  * the plan does not know, or with other bytes, is taken from what is free of that arena, counted in
  * `unplanned`, and told to the trace. */
 enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,

@@ -5,11 +5,15 @@
  * live peak or just above if the order is right. So:
  *
  *   slots   Time is cut where it matters: two lives meet if and only if they share a slot.
- *   index   A segment tree over the slots. Each node knows which addresses are taken, as a set of
- *           disjoint ranges: small, since a dense placement has few holes, however many lives made
- * it. place   In a given order, each life takes the tightest hole that is free over its whole life.
+ *
+ *   index   A segment tree over the slots. Each node knows which addresses are taken, as a set
+ *           of disjoint ranges: small, since a dense placement has few holes.
+ *
+ *   place   In a given order, each life takes the tightest hole that is free all its life.
+ *
  *   search  The classical orders, then repairs of each: what stuck out above the live peak goes
- * first in the next try, before all that did so less often. Reaching the live peak ends it.
+ *           first in the next try, before all that did so less often. Reaching the live peak
+ *           ends it.
  */
 #include "mem/plan.h"
 
@@ -339,6 +343,7 @@ static bool meets(const struct block *block, struct stretch p)
 
 static bool index_init(struct index *index, int64_t slots, int32_t most)
 {
+    UP_ASSERT(slots > 0);
     *index = (struct index){.slots = slots, .most = most};
     index->nodes = calloc((size_t)(2 * slots), sizeof *index->nodes);
     return index->nodes != NULL;
@@ -502,8 +507,9 @@ static enum up_status try_order(struct planner *planner, struct up_error *err)
 // Whether what there is to gain is worth another try, which costs what the last did.
 static bool worth_another(const struct planner *planner)
 {
-    double peak = (double)planner->live_peak, gain = (double)planner->height - peak;
-    double allowed = gain * LARGE_GAIN < peak ? WORK * (gain * LARGE_GAIN / peak) : WORK;
+    int64_t gain = planner->height - planner->live_peak;
+    double share = (double)gain * LARGE_GAIN / (double)planner->live_peak;
+    double allowed = share < 1 ? WORK * share : WORK;
     return gain > 0 && (double)(planner->index.work + planner->last_work) <= allowed;
 }
 

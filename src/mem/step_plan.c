@@ -82,22 +82,31 @@ void up_step_plan_release(struct up_step_plan *plan)
     *plan = (struct up_step_plan){0};
 }
 
+// Whether the plan's arenas fit beside what outlives steps.
+static bool fits(const struct up_rank *rank, const struct up_step_plan *plan)
+{
+    for (int space = 0; space < UP_SPACE_COUNT; space++)
+        if (up_arena_high(rank->arena[space]) + plan->height[space] > rank->capacity[space])
+            return false;
+    return true;
+}
+
 enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,
                                 struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_device *device = rank->device;
     UP_ASSERT(rank->step < 0 && !rank->plan);
+    if (!fits(rank, plan)) return UP_OK;
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         int64_t base = up_arena_high(rank->arena[space]);
         up_arena_end_at_high(rank->arena[space]);
         rank->step_base[space] = base;
         rank->step_arena[space] = up_arena_create(rank->capacity[space] - base);
         if (!rank->step_arena[space]) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-        // What the plan has beyond the limit is not backed: it will be found out of memory, by name.
-        int64_t bytes = up_min(base + plan->height[space], rank->capacity[space]);
         if (device->ops->back)
-            UP_TRY(device->ops->back(device, (enum up_space)space, rank->base[space], bytes, true, err));
+            UP_TRY(device->ops->back(device, (enum up_space)space, rank->base[space],
+                                     base + plan->height[space], true, err));
     }
     rank->plan = plan;
 out:

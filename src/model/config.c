@@ -167,11 +167,12 @@ char *up_config_json(const struct up_config *config)
     return text;
 }
 
-void up_config_hash(const struct up_config *config, char out[17])
+bool up_config_hash(const struct up_config *config, char out[17])
 {
     char *text = up_config_json(config);
     uint64_t hash = 0;
     for (const char *c = text ? text : ""; *c; c++) hash = up_hash64(hash ^ (unsigned char)*c);
     snprintf(out, 17, "%016llx", (unsigned long long)hash);
     free(text);
+    return text != NULL;
 }

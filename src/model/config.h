@@ -79,8 +79,8 @@ bool up_config_kv_changes(const struct up_config *config, int64_t stage);
 enum up_status up_config_check(const struct up_config *config, struct up_error *err);
 
 /* The config as JSON, and the hash of it that meta.config_hash holds (16 hex digits and a NUL). The
- * text is the caller's to free; NULL when memory is short. */
+ * text is the caller's to free; NULL, and false, when memory is short. */
 char *up_config_json(const struct up_config *config);
-void up_config_hash(const struct up_config *config, char out[17]);
+bool up_config_hash(const struct up_config *config, char out[17]);
 
 #endif

@@ -325,7 +325,8 @@ static enum up_status check_folder(const char *folder, struct up_error *err)
     struct stat status;
     static const char expected[] = "expected a folder with config.json";
     if (stat(folder, &status) != 0)
-        return up_fail(err, UP_USAGE, "%s: %s: %s", folder, expected, strerror(errno));
+        return up_fail(err, up_errno_status(errno), "%s: %s: %s", folder, expected,
+                       strerror(errno));
     if (!S_ISDIR(status.st_mode)) return up_fail(err, UP_USAGE, "%s: %s", folder, expected);
     return UP_OK;
 }

@@ -27,7 +27,9 @@ enum up_status up_input_open(struct up_input *input, const char *path, struct up
 {
     // Not blocking: a FIFO would otherwise wait for a writer before it can be refused.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return up_fail(err, UP_USAGE, "%s: cannot be opened: %s", path, strerror(errno));
+    if (fd < 0)
+        return up_fail(err, up_errno_status(errno), "%s: cannot be opened: %s", path,
+                       strerror(errno));
     *input = (struct up_input){strdup(path), fd, 0};
     if (!input->path) {
         close(fd);

@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "model/safetensors_impl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,8 +92,10 @@ static enum up_status exists(const char *folder, const char *name, bool *there,
     enum up_status rc = up_input_path(folder, name, &path, err);
     if (rc != UP_OK) return rc;
     *there = access(path, F_OK) == 0;
+    if (!*there && up_errno_status(errno) == UP_FAILED)
+        rc = up_fail(err, UP_FAILED, "%s: cannot be looked at: %s", path, strerror(errno));
     free(path);
-    return UP_OK;
+    return rc;
 }
 
 // Of a file in the folder itself, and fit for a message.

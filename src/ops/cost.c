@@ -162,8 +162,8 @@ static int64_t cpu_attention_scratch(const struct up_attention_shape *s)
     return (s->batch * s->heads * s->seq + copies) * (int64_t)sizeof(float);
 }
 
-/* Sequences are handled one at a time. Our own kernels keep the row dots of do and o; where cuDNN may
- * serve, its largest run (attention_runs_impl.h) is what counts. */
+/* Sequences are handled one at a time. Our own kernels keep the row dots of do and o; where cuDNN
+ * may serve, its largest run (attention_runs_impl.h) is what counts. */
 static int64_t cuda_attention_scratch(const struct up_attention_shape *s, bool accumulate)
 {
     int64_t most = round_up(4 * s->heads * s->seq);
@@ -177,8 +177,8 @@ static int64_t cuda_attention_scratch(const struct up_attention_shape *s, bool a
     return most;
 }
 
-int64_t up_scratch_attention_backward(enum up_device_kind kind, const struct up_attention_shape *shape,
-                                      bool accumulate)
+int64_t up_scratch_attention_backward(enum up_device_kind kind,
+                                      const struct up_attention_shape *shape, bool accumulate)
 {
     if (kind == UP_DEVICE_CUDA) return cuda_attention_scratch(shape, accumulate);
     return cpu_attention_scratch(shape);

@@ -26,6 +26,11 @@ static enum up_status check_replaceable(const char *path, struct up_error *err)
                        "--trace %s: expected a file that no other run is writing, process %d has "
                        "it open",
                        path, identity.writer);
+    case UP_FILE_UNREADABLE:
+        if (up_errno_status(identity.error) == UP_FAILED)
+            return up_fail(err, UP_FAILED, "--trace %s: cannot be looked at: %s", path,
+                           strerror(identity.error));
+        // fall through
     default:
         return up_fail(err, UP_USAGE,
                        "--trace %s: expected a new file or an earlier upipe trace to replace, it "
@@ -95,7 +100,7 @@ static enum up_status write_file(const char *temporary, const char *path, const 
     unlink(temporary); // of a run with this process number that was killed
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
-        return up_fail(err, UP_USAGE,
+        return up_fail(err, up_errno_status(errno),
                        "--trace %s: expected a file in a folder that exists and can be written: %s",
                        path, strerror(errno));
     enum up_status rc = write_all(fd, image);
@@ -130,8 +135,9 @@ static enum up_status put_in_place(const char *temporary, const char *path, stru
     if (rc == UP_OK) {
         remove_companions(path);
         if (rename(temporary, path) == 0) return UP_OK;
-        rc = up_fail(err, UP_USAGE, "--trace %s: expected a name that can be given to a file: %s",
-                     path, strerror(errno));
+        rc = up_fail(err, up_errno_status(errno),
+                     "--trace %s: expected a name that can be given to a file: %s", path,
+                     strerror(errno));
     }
     unlink(temporary);
     return rc;

@@ -71,8 +71,11 @@ static struct up_file_identity identify_regular(int fd, bool find_writer)
 struct up_file_identity up_file_identify(const char *path, bool find_writer)
 {
     struct stat status;
-    if (stat(path, &status) != 0)
-        return (struct up_file_identity){.kind = UP_FILE_MISSING, .error = errno};
+    if (stat(path, &status) != 0) {
+        bool fails = up_errno_status(errno) == UP_FAILED; // then it may well be there
+        return (struct up_file_identity){.kind = fails ? UP_FILE_UNREADABLE : UP_FILE_MISSING,
+                                         .error = errno};
+    }
     if (S_ISDIR(status.st_mode)) return (struct up_file_identity){.kind = UP_FILE_FOLDER};
     if (!S_ISREG(status.st_mode)) return (struct up_file_identity){.kind = UP_FILE_SPECIAL};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -81,6 +84,20 @@ struct up_file_identity up_file_identify(const char *path, bool find_writer)
     identity.bytes = status.st_size;
     close(fd);
     return identity;
+}
+
+enum up_status up_store_status(sqlite3 *db)
+{
+    switch (sqlite3_errcode(db) & 0xff) {
+    case SQLITE_NOMEM:
+    case SQLITE_IOERR:
+    case SQLITE_FULL:
+        return UP_FAILED;
+    case SQLITE_CANTOPEN:
+        return up_errno_status(sqlite3_system_errno(db));
+    default:
+        return UP_USAGE;
+    }
 }
 
 char *up_store_file_name(const char *path)

@@ -25,7 +25,7 @@ static enum up_status check_identity(const char *path, struct up_error *err)
 {
     struct up_file_identity identity = up_file_identify(path, false);
     if (identity.kind == UP_FILE_MISSING || identity.kind == UP_FILE_UNREADABLE)
-        return up_fail(err, UP_USAGE, "%s: expected a upipe trace: %s", path,
+        return up_fail(err, up_errno_status(identity.error), "%s: expected a upipe trace: %s", path,
                        strerror(identity.error));
     if (identity.kind != UP_FILE_TRACE)
         return up_fail(err, UP_USAGE, "%s: expected a upipe trace, it is %s", path,
@@ -64,7 +64,7 @@ static char *immutable_uri(const char *name)
 static int try_open(const char *name, int flags, sqlite3 **db)
 {
     int code = sqlite3_open_v2(name, db, flags, NULL);
-    sqlite3_busy_timeout(*db, 5000);
+    if (*db) sqlite3_busy_timeout(*db, 5000);
     if (code == SQLITE_OK)
         code = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
     return code;
@@ -98,6 +98,8 @@ static int open_somehow(const char *name, sqlite3 **db)
 
 static enum up_status say_unreadable(const char *path, int code, sqlite3 *db, struct up_error *err)
 {
+    if (up_store_status(db) == UP_FAILED)
+        return up_fail(err, UP_FAILED, "%s: cannot be read: %s", path, sqlite3_errmsg(db));
     if (blocked(code) && has_content(path, "-wal"))
         return up_fail(err, UP_USAGE,
                        "%s: its -wal file holds the end of the trace and cannot be read in a "
@@ -134,24 +136,35 @@ static enum up_status say_incomplete(const char *path, const char *table, const 
                    why);
 }
 
-// True if `db` has the table or view `name` with the columns that it has in `ours`.
-static bool same_columns(sqlite3 *db, sqlite3 *ours, const char *name)
+/* The columns of the table or view `name`, and which of the two it is, as one text; "" where there is
+ * none. UP_FAILED where they cannot be had. */
+static enum up_status read_columns(sqlite3 *db, const char *name, char *columns, size_t size)
 {
     static const char columns_sql[] =
         "SELECT group_concat(quote(c.name), ',') || (SELECT type FROM sqlite_schema WHERE name = "
         "?1)"
         " FROM (SELECT name FROM pragma_table_info(?1) ORDER BY cid) c";
-    sqlite3 *of[2] = {db, ours};
-    char columns[2][1024] = {"", ""};
-    for (int i = 0; i < 2; i++) {
-        sqlite3_stmt *statement = NULL;
-        sqlite3_prepare_v2(of[i], columns_sql, -1, &statement, NULL);
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-        if (sqlite3_step(statement) == SQLITE_ROW && sqlite3_column_text(statement, 0))
-            snprintf(columns[i], sizeof columns[i], "%s", sqlite3_column_text(statement, 0));
-        sqlite3_finalize(statement);
-    }
-    return columns[0][0] && !strcmp(columns[0], columns[1]);
+    sqlite3_stmt *statement = NULL;
+    sqlite3_prepare_v2(db, columns_sql, -1, &statement, NULL);
+    sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+    const char *text = NULL;
+    if (sqlite3_step(statement) == SQLITE_ROW) text = (const char *)sqlite3_column_text(statement, 0);
+    snprintf(columns, size, "%s", text ? text : "");
+    int code = sqlite3_finalize(statement);
+    return code != SQLITE_OK && up_store_status(db) == UP_FAILED ? UP_FAILED : UP_OK;
+}
+
+// `db` must have the table or view `name` with the columns that it has in `ours`.
+static enum up_status compare_columns(const char *path, sqlite3 *db, sqlite3 *ours,
+                                      const char *name, struct up_error *err)
+{
+    char found[1024], wanted[1024];
+    if (read_columns(ours, name, wanted, sizeof wanted) != UP_OK)
+        return up_fail(err, UP_FAILED, "%s: cannot be checked: %s", path, sqlite3_errmsg(ours));
+    if (read_columns(db, name, found, sizeof found) != UP_OK)
+        return up_fail(err, UP_FAILED, "%s: cannot be read: %s", path, sqlite3_errmsg(db));
+    if (*found && !strcmp(found, wanted)) return UP_OK;
+    return say_incomplete(path, name, "missing, or not what upipe wrote", err);
 }
 
 static enum up_status compare_schema(const char *path, sqlite3 *db, sqlite3 *ours,
@@ -163,10 +176,10 @@ static enum up_status compare_schema(const char *path, sqlite3 *db, sqlite3 *our
                        &names, NULL);
     while (rc == UP_OK && sqlite3_step(names) == SQLITE_ROW) {
         const char *name = (const char *)sqlite3_column_text(names, 0);
-        if (!same_columns(db, ours, name))
-            rc = say_incomplete(path, name, "missing, or not what upipe wrote", err);
+        if (name) rc = compare_columns(path, db, ours, name, err);
     }
-    sqlite3_finalize(names);
+    if (sqlite3_finalize(names) != SQLITE_OK && rc == UP_OK)
+        rc = up_fail(err, UP_FAILED, "%s: cannot be checked: %s", path, sqlite3_errmsg(ours));
     return rc;
 }
 

@@ -54,6 +54,10 @@ const char *up_store_failure(const struct up_store *store); // what went wrong, 
  * case; NULL is fine. */
 enum up_status up_store_finish(struct up_store *store, bool complete, struct up_error *err);
 
+/* Whose fault the connection's last failure is: UP_FAILED for memory, disk and system, UP_USAGE for the
+ * file. */
+enum up_status up_store_status(sqlite3 *db);
+
 /* --- Reading ------------------------------------------------------------------------------------- */
 
 /* Opens a run.db of any released version, read only (a WAL left by a killed run is read too). UP_USAGE

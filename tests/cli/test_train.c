@@ -201,6 +201,34 @@ static void test_trace_and_report(void **state)
     folder_remove(folder);
 }
 
+// Out of memory is a result: the tensor is named, the trace is whole and says so.
+static void test_memory_limit(void **state)
+{
+    (void)state;
+    char folder[32], data[64], trace[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(trace, sizeof trace, "%s/run.db", folder);
+    file_write_text(data, 3000);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char count[8];
+        snprintf(count, sizeof count, "%d", ranks);
+        program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--ranks", count,
+                    "--no-admission", "--memory-limit", "14MiB", "--trace", trace);
+        assert_int_equal(program.status, 1);
+        assert_non_null(strstr(program.err, "out of device memory: layers."));
+        assert_non_null(strstr(program.err, "needs"));
+        program_run(&program, "upipe-report", trace);
+        assert_int_equal(program.status, 0);
+        assert_non_null(strstr(program.out, "out of memory"));
+        assert_null(strstr(program.out, "INCOMPLETE"));
+    }
+    program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--memory-limit", "1MiB");
+    assert_int_equal(program.status, 1);
+    assert_non_null(strstr(program.err, "out of device memory: "));
+    folder_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_unwritable_trace_keeps_what_is_there),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

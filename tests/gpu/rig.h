@@ -2,7 +2,7 @@
 #ifndef UP_TESTS_GPU_RIG_H
 #define UP_TESTS_GPU_RIG_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #if UPIPE_CUDA
 #include "device/cuda/cuda.h"
 #endif
@@ -136,18 +136,19 @@ static inline void rig_decode(const void *from, int64_t count, enum up_dtype dty
     free(wide);
 }
 
-/* Norm of the difference over norm. Where what is expected are differences of equal numbers (its
- * elements a thousandth of the inputs', whose size is 1), the size of the elements' difference. */
-static inline double rig_error(const double *actual, const double *expected, int64_t count)
+/* Norm of the difference over norm. Where what is expected is smaller than `floor` (root mean square)
+ * it is what rounding leaves of differences of equal numbers: the difference then counts as it is. */
+static inline double rig_error(const double *actual, const double *expected, int64_t count,
+                               double floor)
 {
-    double difference = 0, norm = 0;
+    double difference = 0, norm = 0, elements = (double)up_max(count, 1);
     for (int64_t i = 0; i < count; i++) {
         double d = actual[i] - expected[i];
         difference += d * d;
         norm += expected[i] * expected[i];
     }
-    return sqrt(difference / up_max(count, 1)) /
-           (norm > 1e-6 * (double)count ? sqrt(norm / (double)count) : 1);
+    double size = sqrt(norm / elements);
+    return sqrt(difference / elements) / (size > floor ? size : 1);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* How attention on cuda is cut into runs of query heads: every head once, each run something that cuDNN
- * can do, within its 32-bit offsets, in the scratch that the caller was told. */
+/* How attention on cuda is cut into runs of query heads: every head once, each run something that
+ * cuDNN can do, within its 32-bit offsets, in the scratch that the caller was told. */
 #include "ops/cuda/attention_runs_impl.h"
 #include "ops/ops.h"
 
@@ -37,8 +37,8 @@ static void check_cover(const struct up_attention_shape *s, run_at_fn *run_at)
     assert_int_equal(head, s->heads);
 }
 
-static void check_backward_run(const struct up_attention_shape *s, const struct up_attention_run *run,
-                               bool accumulate)
+static void check_backward_run(const struct up_attention_shape *s,
+                               const struct up_attention_run *run, bool accumulate)
 {
     struct up_attention_scratch scratch =
         up_attention_scratch_of(s, run, accumulate || run->shares);
@@ -111,7 +111,8 @@ static void test_scratch_parts(void **state)
     struct up_attention_run run = up_attention_backward_run(&s, 1);
     struct up_attention_scratch p = up_attention_scratch_of(&s, &run, true);
     const int64_t rows = s.seq * 128;
-    const int64_t begins[] = {p.dq_sum, p.softmax_sum, p.workspace, p.dk, p.dv, p.o, p.d_o, p.bytes};
+    const int64_t begins[] = {p.dq_sum, p.softmax_sum, p.workspace, p.dk,
+                              p.dv,     p.o,           p.d_o,       p.bytes};
     const int64_t sizes[] = {4 * rows, 4 * s.seq, 256, 2 * rows, 2 * rows, 2 * rows, 2 * rows};
     assert_int_equal(begins[0], 0);
     for (int i = 0; i < UP_COUNT(sizes); i++)

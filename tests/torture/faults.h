@@ -74,6 +74,11 @@ WRAP(void *, aligned_alloc, size_t alignment, size_t size)
     return NO_MEMORY() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
+WRAP(void *, reallocarray, void *block, size_t count, size_t size)
+{
+    return NO_MEMORY() ? NULL : __real_reallocarray(block, count, size);
+}
+
 WRAP(char *, strdup, const char *text) { return NO_MEMORY() ? NULL : __real_strdup(text); }
 
 int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -205,10 +210,26 @@ WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t size, off_t offset)
 }
 
 WRAP(int, stat, const char *path, struct stat *status) { return BROKEN(EIO) ? -1 : __real_stat(path, status); }
+WRAP(int, access, const char *path, int mode) { return BROKEN(EIO) ? -1 : __real_access(path, mode); }
 WRAP(int, fstat, int fd, struct stat *status) { return BROKEN(EIO) ? -1 : __real_fstat(fd, status); }
 WRAP(int, ftruncate, int fd, off_t size) { return BROKEN(EIO) ? -1 : __real_ftruncate(fd, size); }
 WRAP(int, fsync, int fd) { return BROKEN(EIO) ? -1 : __real_fsync(fd); }
 WRAP(int, rename, const char *from, const char *to) { return BROKEN(EIO) ? -1 : __real_rename(from, to); }
+WRAP(int, fallocate, int fd, int mode, off_t from, off_t size)
+{
+    return BROKEN(ENOSPC) ? -1 : __real_fallocate(fd, mode, from, size);
+}
+
+WRAP(int, renameat, int from_folder, const char *from, int to_folder, const char *to)
+{
+    return BROKEN(EIO) ? -1 : __real_renameat(from_folder, from, to_folder, to);
+}
+
+WRAP(int, mkdirat, int folder, const char *path, mode_t mode)
+{
+    return BROKEN(ENOSPC) ? -1 : __real_mkdirat(folder, path, mode);
+}
+
 WRAP(int, mkdir, const char *path, mode_t mode) { return BROKEN(ENOSPC) ? -1 : __real_mkdir(path, mode); }
 
 // The descriptor is gone in any case, as POSIX lets it be.
@@ -225,11 +246,15 @@ static int sql_open(const char *path, int flags, int mode)
     return BROKEN(EIO) ? -1 : __real_open(path, flags, mode);
 }
 
-static ssize_t sql_read(int fd, void *out, size_t size) { return BROKEN(EIO) ? -1 : __real_read(fd, out, size); }
+// Not EIO, which SQLite takes for a file that is damaged.
+static ssize_t sql_read(int fd, void *out, size_t size)
+{
+    return BROKEN(ETIMEDOUT) ? -1 : __real_read(fd, out, size);
+}
 
 static ssize_t sql_pread(int fd, void *out, size_t size, off_t offset)
 {
-    return BROKEN(EIO) ? -1 : __real_pread(fd, out, size, offset);
+    return BROKEN(ETIMEDOUT) ? -1 : __real_pread(fd, out, size, offset);
 }
 
 static ssize_t sql_write(int fd, const void *bytes, size_t size)

@@ -93,7 +93,7 @@ static void expect_equal_files(const char *a, const char *b, const char *name)
 
 enum { STEPS = 10, HALF = 5 };
 
-#define DATA_I32 "--data-format i32 --seq 29 --lr 1e-3"
+#define DATA_I32 "--data-format i32 --seq 29 --lr 1e-3 --threads 1"
 #define LLAMA    "--model " UP_TEST_DATA "/tiny-llama3 " DATA_I32
 #define TIED     "--model " UP_TEST_DATA "/tiny-llama31-scaled-rope " DATA_I32
 #define QWEN3    "--model " UP_TEST_DATA "/tiny-qwen3 " DATA_I32
@@ -103,10 +103,10 @@ static const struct pair {
     const char *model, *before, *after;
     bool equal; // bit by bit
 } pairs[] = {
-    {LLAMA, "--accum 4 --threads 1", "--accum 4 --threads 1", true},
+    {LLAMA, "--accum 4", "--accum 4", true},
     {LLAMA, "--ranks 4 --fsdp on", "--ranks 4 --fsdp on", true},
     {LLAMA, "--ranks 2 --fsdp on --chaos 3 --accum 2", "--ranks 2 --fsdp on --chaos 8 --accum 2", true},
-    {LLAMA, "--batch 4 --optimizer host --threads 1", "--batch 4 --threads 1", true},
+    {LLAMA, "--batch 4 --optimizer host", "--batch 4", true},
     {LLAMA, "--accum 4", FULL " --accum 4", false},
     {LLAMA, FULL " --optimizer host --batch 2", "--batch 2", false},
     {LLAMA, "--dp 2 --accum 2", "--cp 2 --dp 2 --fsdp on --optimizer host --batch 2", false},
@@ -183,7 +183,7 @@ static void test_same_losses(void **state)
 
 /* --- One training, for the tests below ----------------------------------------------------------- */
 
-#define SMALL "--layers 1 --seq 16 --lr 1e-3"
+#define SMALL "--layers 1 --seq 16 --lr 1e-3 --threads 1"
 
 struct training {
     char folder[32], data[PATH], saves[PATH];
@@ -336,7 +336,7 @@ static void test_dry(void **state)
 
 /* --- Killed, and out of space -------------------------------------------------------------------- */
 
-enum { KILL_STEPS = 2000 };
+enum { KILL_STEPS = 1000 };
 
 // One more step from the newest save, whose loss must be the straight run's; nothing partial remains.
 static void go_on(const struct training *training, int64_t newest, const double *loss)
@@ -357,20 +357,27 @@ static void go_on(const struct training *training, int64_t newest, const double 
     assert_int_equal(folder_count(training->saves), newest + 1);
 }
 
-static void start_and_kill(const struct training *training, bool resume, int64_t ns)
+/* Kills a run that saves after every step: `ns` after its start, or after its first save. */
+static void start_and_kill(const struct training *training, bool after_save, int64_t ns)
 {
     struct words words = {0};
     char out[PATH], err[PATH];
     int status = 0;
+    int64_t newest = up_save_newest(training->saves);
     add_training(&words, training, "--steps 1000000 --save-every 1");
     add_pair(&words, "--save", training->saves);
-    if (resume) add_pair(&words, "--resume", training->saves);
+    if (newest > 0) add_pair(&words, "--resume", training->saves);
     pid_t pid = program_start("upipe-train", words.word, in(out, training->folder, "out"),
                               in(err, training->folder, "err"));
+    for (int i = 0; after_save && up_save_newest(training->saves) <= newest; i++) {
+        assert_true(i < 60000 && !waitpid(pid, NULL, WNOHANG));
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
+    assert_true(up_save_newest(training->saves) >= newest);
 }
 
 static void test_killed_at_random(void **state)
@@ -380,23 +387,20 @@ static void test_killed_at_random(void **state)
     struct words straight = {0};
     char log[PATH];
     static double loss[KILL_STEPS];
-    int rounds = getenv("UP_TEST_SHORT") ? 8 : 30, survived = 0;
+    int rounds = getenv("UP_TEST_SHORT") ? 8 : 30;
     training_make(&training);
-    add_training(&straight, &training, "--steps 2000");
+    add_training(&straight, &training, "--steps 1000");
     add_pair(&straight, "--json-log", in(log, training.folder, "log"));
     run_well(&straight);
     assert_int_equal(read_losses(log, loss, KILL_STEPS), KILL_STEPS);
     for (int round = 0; round < rounds; round++) {
+        int64_t random = (int64_t)(up_random_u64(12, 0, (uint64_t)round) % 100000000);
+        bool after_save = round % 2 == 0;
+        start_and_kill(&training, after_save, after_save ? random / 4 : random);
         int64_t newest = up_save_newest(training.saves);
-        uint64_t random = up_random_u64(12, 0, (uint64_t)round);
-        start_and_kill(&training, newest > 0, (int64_t)(random % 150000000));
-        assert_true(up_save_newest(training.saves) >= newest);
-        if ((newest = up_save_newest(training.saves)) < 1) continue;
-        assert_true(newest < KILL_STEPS);
+        assert_in_range(newest, 1, KILL_STEPS - 1);
         go_on(&training, newest, loss);
-        survived++;
     }
-    assert_true(survived > rounds / 2);
     folder_remove(training.folder);
 }
 
@@ -480,7 +484,9 @@ static void test_other_runs_refused(void **state)
     expect_refusal(&training, saves, "--steps 4 --seq 32", "--seq 32: expected 16 as in");
     expect_refusal(&training, saves, "--steps 4 --batch 3",
                    "1 x 1 x 3 = 3 sequences a step: expected 1 as in");
-    expect_refusal(&training, saves, "--steps 4 --layers 2", "num_hidden_layers: expected 1, found 2");
+    expect_refusal(&training, saves, "--steps 4 --layers 2", "--layers 2");
+    expect_refusal(&training, saves, "--steps 4 --model tiny --layers 2",
+                   "num_hidden_layers: expected 1, found 2");
     expect_refusal(&training, saves, "--steps 4 --model llama3.2-1b", "hidden_size: expected 128");
     expect_refusal(&training, NULL, "--save-every 2", "--save-every: expected --save");
     expect_refusal(&training, NULL, "--save-every 0 --save x", "--save-every");
@@ -524,8 +530,10 @@ static void test_bad_folders_refused(void **state)
     add_pair(&words, "--save", path);
     pid_t pid = program_start("upipe-train", words.word, in(out, training.folder, "out"),
                               in(err, training.folder, "err"));
-    for (char text[2048] = ""; !strstr(text, "step"); file_read(out, text, sizeof text))
+    for (char text[2048] = ""; !strstr(text, "step"); file_read(out, text, sizeof text)) {
+        assert_false(waitpid(pid, NULL, WNOHANG));
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
     expect_save_refusal(&training, path, "another run saves there");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);

@@ -29,6 +29,7 @@ static enum up_status reserve(struct up_device *device, enum up_space space, int
     *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (*base != MAP_FAILED) return UP_OK;
+    *base = NULL;
     char text[UP_UNITS_TEXT];
     return up_fail(err, UP_FAILED, "cannot reserve %s of address space for %s memory: %s",
                    up_format_bytes(text, (uint64_t)bytes), up_space_names[space], strerror(errno));

@@ -1,13 +1,14 @@
-/* Attention on cuda: cuDNN where it serves the shape, our own kernels elsewhere, and what a device keeps
- * for it between launches.
+/* Attention on cuda: cuDNN where it serves the shape, our own kernels elsewhere, and what a device
+ * keeps for it between launches.
  *
- * For cuDNN a call is cut into sequences and runs of query heads (attention_runs_impl.h), each a plan's
- * run over a slice of the caller's tensors. Runs that share a KV head, and calls that accumulate, add
- * dk and dv up: cuDNN writes them to scratch, and a kernel adds them to what is there.
+ * For cuDNN a call is cut into sequences and runs of query heads (attention_runs_impl.h), each a
+ * plan's run over a slice of the caller's tensors. Runs that share a KV head, and calls that
+ * accumulate, add dk and dv up: cuDNN writes them to scratch, and a kernel adds them to what is
+ * there.
  *
- * dq may take d_o's place because of the order of cuDNN's kernels in a backward run: rowsum(do o), then
- * the kernel that makes dk and dv and sums dq up in fp32, then the one that converts that sum, and it
- * alone writes dq, when nothing reads d_o any more. Runs are of different heads.
+ * dq may take d_o's place because of the order of cuDNN's kernels in a backward run: rowsum(do o),
+ * then the kernel that makes dk and dv and sums dq up in fp32, then the one that converts that sum,
+ * and it alone writes dq, when nothing reads d_o any more. Runs are of different heads.
  */
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/attention_impl.h"
@@ -49,7 +50,8 @@ static struct up_cudnn *cudnn_of(struct state *state, struct up_cuda *cuda)
     return state->cudnn;
 }
 
-/* --- Slices --------------------------------------------------------------------------------------- */
+/* --- Slices
+ * --------------------------------------------------------------------------------------- */
 
 struct call {
     const struct up_attention_shape *shape;
@@ -92,13 +94,13 @@ static float *lse_of(const struct up_attention_shape *s, const float *lse, int64
     return (float *)lse + (b * s->heads + head) * s->seq;
 }
 
-/* --- Forward -------------------------------------------------------------------------------------- */
+/* --- Forward
+ * -------------------------------------------------------------------------------------- */
 
 enum { FORWARD_WORKSPACE_BYTES = 256 };
 
-static const struct up_cudnn_plan *forward_plan(const struct call *call,
-                                                const struct up_attention_run *run,
-                                                struct up_error *err)
+static const struct up_cudnn_plan *
+forward_plan(const struct call *call, const struct up_attention_run *run, struct up_error *err)
 {
     struct up_attention_view view = forward_view(call->shape, run);
     return up_cudnn_plan(call->cudnn, &view, FORWARD_WORKSPACE_BYTES, err);
@@ -114,8 +116,8 @@ static bool has_forward_plans(const struct call *call, struct up_error *err)
     return true;
 }
 
-static void run_forward(const struct call *call, const struct up_attention_forward_args *a, int64_t b,
-                        const struct up_attention_run *run)
+static void run_forward(const struct call *call, const struct up_attention_forward_args *a,
+                        int64_t b, const struct up_attention_run *run)
 {
     const struct up_attention_shape *s = &a->shape;
     void *bound[UP_ATTENTION_IDS] = {
@@ -139,7 +141,8 @@ static void forward_on_cudnn(const struct call *call, const struct up_attention_
         }
 }
 
-/* --- Backward ------------------------------------------------------------------------------------- */
+/* --- Backward
+ * ------------------------------------------------------------------------------------- */
 
 static const struct up_cudnn_plan *backward_plan(const struct call *call,
                                                  const struct up_attention_run *run,
@@ -167,10 +170,10 @@ static void copy_rows(const struct call *call, const struct up_attention_run *ru
                       int64_t to_heads, const void *from, int64_t from_heads)
 {
     size_t head_bytes = (size_t)call->shape->head_dim * 2;
-    cudaError_t status = cudaMemcpy2DAsync(
-        to, (size_t)to_heads * head_bytes, from, (size_t)from_heads * head_bytes,
-        (size_t)run->heads * head_bytes, (size_t)call->shape->seq, cudaMemcpyDeviceToDevice,
-        up_cuda_stream(call->cuda));
+    cudaError_t status =
+        cudaMemcpy2DAsync(to, (size_t)to_heads * head_bytes, from, (size_t)from_heads * head_bytes,
+                          (size_t)run->heads * head_bytes, (size_t)call->shape->seq,
+                          cudaMemcpyDeviceToDevice, up_cuda_stream(call->cuda));
     up_cuda_try(call->cuda, status, "attention: copying rows");
 }
 
@@ -205,7 +208,8 @@ static void run_backward(const struct call *call, const struct up_attention_back
     const struct up_attention_shape *s = &a->shape;
     struct up_attention_scratch scratch =
         up_attention_scratch_of(s, run, a->accumulate || run->shares);
-    void *o = slice(s, a->o, s->heads, b, run->head), *d_o = slice(s, a->d_o, s->heads, b, run->head);
+    void *o = slice(s, a->o, s->heads, b, run->head),
+         *d_o = slice(s, a->d_o, s->heads, b, run->head);
     void *dq = slice(s, a->dq, s->heads, b, run->head);
     void *dk = slice(s, a->dk, s->kv_heads, b, run->kv_head);
     void *dv = slice(s, a->dv, s->kv_heads, b, run->kv_head);
@@ -244,7 +248,8 @@ static void backward_on_cudnn(const struct call *call, const struct up_attention
         }
 }
 
-/* --- The operations ------------------------------------------------------------------------------- */
+/* --- The operations
+ * ------------------------------------------------------------------------------- */
 
 /* What both implementations rely on; a broken caller otherwise. */
 static void check(const struct up_attention_shape *s, enum up_dtype dtype)
@@ -299,7 +304,8 @@ void up_cuda_attention_backward(const void *args, struct up_cuda *cuda)
         up_cuda_try(cuda, up_attention_own_backward(a, up_cuda_stream(cuda)), "attention_backward");
 }
 
-/* --- Ahead of time -------------------------------------------------------------------------------- */
+/* --- Ahead of time
+ * -------------------------------------------------------------------------------- */
 
 const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_attention_shape *shape)
 {
@@ -312,7 +318,8 @@ const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_atte
     return cudnn ? NULL : state->why.text;
 }
 
-enum up_status up_cuda_attention_prepare(struct up_cuda *cuda, const struct up_attention_shape *shape,
+enum up_status up_cuda_attention_prepare(struct up_cuda *cuda,
+                                         const struct up_attention_shape *shape,
                                          struct up_error *err)
 {
     if (is_empty(shape) || !up_cuda_attention_why_own(cuda, shape)) return UP_OK;

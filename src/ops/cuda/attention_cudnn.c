@@ -1,8 +1,8 @@
-/* cuDNN for attention: the library, found when the program runs so that upipe works without it; plans,
- * built once per view; and running them.
+/* cuDNN for attention: the library, found when the program runs so that upipe works without it;
+ * plans, built once per view; and running them.
  *
- * One struct up_cudnn serves one device, from the thread that uses it. Plans run on the launch's stream
- * one after the other, which also keeps apart the bytes of workspace that each uses.
+ * One struct up_cudnn serves one device, from the thread that uses it. Plans run on the launch's
+ * stream one after the other, which also keeps apart the bytes of workspace that each uses.
  */
 #include "ops/cuda/attention_cudnn_impl.h"
 
@@ -31,7 +31,8 @@ struct up_cudnn {
     int count;
 };
 
-/* --- Descriptors ---------------------------------------------------------------------------------- */
+/* --- Descriptors
+ * ---------------------------------------------------------------------------------- */
 
 static void fail(struct up_descriptors *list, cudnnStatus_t status, const char *what)
 {
@@ -73,7 +74,8 @@ static void unmake_all(struct up_descriptors *list)
     while (list->count > 0) list->api->unmake(list->made[--list->count]);
 }
 
-/* --- Plans ---------------------------------------------------------------------------------------- */
+/* --- Plans
+ * ---------------------------------------------------------------------------------------- */
 
 static up_descriptor make_heuristics(struct up_descriptors *list, cudnnHandle_t handle,
                                      const struct up_attention_view *view)
@@ -83,13 +85,15 @@ static up_descriptor make_heuristics(struct up_descriptors *list, cudnnHandle_t 
     up_descriptor graph = up_descriptor_make(list, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     up_descriptor_set(list, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                       count, operations);
-    up_descriptor_set_one(list, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, &handle);
+    up_descriptor_set_one(list, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
+                          &handle);
     up_descriptor_finalize(list, graph, "the graph");
 
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     up_descriptor heuristics = up_descriptor_make(list, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     up_descriptor_link(list, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    up_descriptor_set_one(list, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &mode);
+    up_descriptor_set_one(list, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
+                          &mode);
     up_descriptor_finalize(list, heuristics, "the choice of engines");
     return heuristics;
 }
@@ -118,15 +122,14 @@ static up_descriptor finish_plan(const struct up_cudnn *cudnn, up_descriptor can
     int64_t needs = 0, count = 0;
     if (api->make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS)
         return NULL;
-    bool good =
-        api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn->handle) ==
-            CUDNN_STATUS_SUCCESS &&
-        api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                 &candidate) == CUDNN_STATUS_SUCCESS &&
-        api->finalize(plan) == CUDNN_STATUS_SUCCESS &&
-        api->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
-                 &needs) == CUDNN_STATUS_SUCCESS &&
-        needs <= workspace_bytes;
+    bool good = api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                         &cudnn->handle) == CUDNN_STATUS_SUCCESS &&
+                api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &candidate) == CUDNN_STATUS_SUCCESS &&
+                api->finalize(plan) == CUDNN_STATUS_SUCCESS &&
+                api->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                         &count, &needs) == CUDNN_STATUS_SUCCESS &&
+                needs <= workspace_bytes;
     if (good) return plan;
     api->unmake(plan);
     return NULL;
@@ -161,7 +164,8 @@ static struct up_cudnn_plan *add_plan(struct up_cudnn *cudnn, const struct up_at
     return cudnn->plans[cudnn->count++] = plan;
 }
 
-const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn, const struct up_attention_view *view,
+const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn,
+                                          const struct up_attention_view *view,
                                           int64_t workspace_bytes, struct up_error *err)
 {
     struct up_cudnn_plan *plan = NULL;
@@ -180,7 +184,8 @@ const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn, const struct u
     return NULL;
 }
 
-/* --- Running -------------------------------------------------------------------------------------- */
+/* --- Running
+ * -------------------------------------------------------------------------------------- */
 
 static up_descriptor make_bindings(struct up_descriptors *list, void *const *bound, void *workspace)
 {
@@ -235,7 +240,8 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
     unmake_all(&list);
 }
 
-/* --- The library ---------------------------------------------------------------------------------- */
+/* --- The library
+ * ---------------------------------------------------------------------------------- */
 
 static enum up_status load(struct up_cudnn *cudnn, struct up_error *err)
 {
@@ -261,8 +267,8 @@ static enum up_status load(struct up_cudnn *cudnn, struct up_error *err)
     return UP_OK;
 }
 
-/* Only GPUs of compute capability 9.0: there the engines were checked, with the memory they take and
- * the order of their kernels, on which dq in d_o's place relies (attention.c). */
+/* Only GPUs of compute capability 9.0: there the engines were checked, with the memory they take
+ * and the order of their kernels, on which dq in d_o's place relies (attention.c). */
 struct up_cudnn *up_cudnn_open(struct up_cuda *cuda, struct up_error *err)
 {
     enum up_status rc = UP_OK;

@@ -1,8 +1,8 @@
 /* cuDNN's backend interface as attention uses it: the functions, found when the program runs, and
  * descriptors made one after the other. Only for attention_cudnn.c and attention_graph.c.
  *
- * A failure sticks in the list of descriptors: what follows does nothing, and whoever builds asks once,
- * at the end. */
+ * A failure sticks in the list of descriptors: what follows does nothing, and whoever builds asks
+ * once, at the end. */
 #ifndef UP_OPS_CUDA_ATTENTION_CUDNN_IMPL_H
 #define UP_OPS_CUDA_ATTENTION_CUDNN_IMPL_H
 
@@ -38,8 +38,8 @@ enum { UP_DESCRIPTORS_MAX = 160, UP_OPERATIONS_MAX = 32 };
 /* Descriptors that live until the plan is built. */
 struct up_descriptors {
     const struct up_cudnn_api *api;
-    cudnnStatus_t status;   // the first failure
-    const char *failed;     // what was being done then
+    cudnnStatus_t status; // the first failure
+    const char *failed;   // what was being done then
     up_descriptor made[UP_DESCRIPTORS_MAX];
     int count;
 };
@@ -48,7 +48,8 @@ up_descriptor up_descriptor_make(struct up_descriptors *list, cudnnBackendDescri
 void up_descriptor_set(struct up_descriptors *list, up_descriptor descriptor,
                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                        int64_t count, const void *values);
-void up_descriptor_finalize(struct up_descriptors *list, up_descriptor descriptor, const char *what);
+void up_descriptor_finalize(struct up_descriptors *list, up_descriptor descriptor,
+                            const char *what);
 
 static inline void up_descriptor_set_one(struct up_descriptors *list, up_descriptor descriptor,
                                          cudnnBackendAttributeName_t name,
@@ -63,8 +64,8 @@ static inline void up_descriptor_link(struct up_descriptors *list, up_descriptor
     up_descriptor_set(list, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
 }
 
-/* The operations of a view's forward or backward pass, in the order that cuDNN's engines know them in;
- * the number of them. The list keeps failures. */
+/* The operations of a view's forward or backward pass, in the order that cuDNN's engines know them
+ * in; the number of them. The list keeps failures. */
 int up_attention_graph(struct up_descriptors *list, const struct up_attention_view *view,
                        up_descriptor operations[UP_OPERATIONS_MAX]);
 

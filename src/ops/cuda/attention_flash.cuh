@@ -1,14 +1,12 @@
-/* Flash attention (Dao 2023): kernels over tiles of 64 queries by 64 keys whose scores never leave the
- * registers. One warp has 16 rows of a tile.
+/* Flash attention (Dao 2023): kernels over tiles of 64 queries by 64 keys whose scores never leave
+ * the registers. One warp has 16 rows of a tile.
  *
- *   forward   a block of threads per tile of queries: over the keys up to the diagonal, with the running
- *             maximum and sum of an online softmax
- *   row dots  delta = rowsum(do o)
- *   keys      a block per tile of keys: dk and dv, over the queries from the diagonal on, of all heads
- *             that share the KV head. It forms scores transposed, [keys, queries], so that they are left
- *             operands as they come
- *   queries   a block per tile of queries: dq, over the keys up to the diagonal. It reads d_o's tile
- *             before it writes dq, the last reader, so dq may take d_o's place
+ *   forward   a block of threads per tile of queries: over the keys up to the diagonal, with the
+ * running maximum and sum of an online softmax row dots  delta = rowsum(do o) keys      a block per
+ * tile of keys: dk and dv, over the queries from the diagonal on, of all heads that share the KV
+ * head. It forms scores transposed, [keys, queries], so that they are left operands as they come
+ *   queries   a block per tile of queries: dq, over the keys up to the diagonal. It reads d_o's
+ * tile before it writes dq, the last reader, so dq may take d_o's place
  *
  * Exponentials are base 2: scores are multiplied by scale * log2(e).
  */
@@ -23,8 +21,8 @@
 
 enum { UP_FLASH_WARPS = UP_TILE_ROWS / 16 }; // that cover a tile
 
-/* How a kernel is cut for heads of WIDTH (head_dim, rounded up). Where dk and dv of a warp's 16 keys
- * would not fit the registers, two warps share the keys and have half of the columns each. */
+/* How a kernel is cut for heads of WIDTH (head_dim, rounded up). Where dk and dv of a warp's 16
+ * keys would not fit the registers, two warps share the keys and have half of the columns each. */
 template <int WIDTH> struct up_flash {
     static constexpr int FORWARD_THREADS = 32 * UP_FLASH_WARPS;
     static constexpr int QUERY_THREADS = 32 * UP_FLASH_WARPS;
@@ -40,8 +38,8 @@ template <int WIDTH> struct up_flash {
 extern __shared__ __align__(16) unsigned char up_shared[];
 
 static __device__ inline struct up_head_rows up_rows_of(const struct up_attention_shape &s,
-                                                        const void *tensor, int64_t heads, int64_t b,
-                                                        int64_t head)
+                                                        const void *tensor, int64_t heads,
+                                                        int64_t b, int64_t head)
 {
     struct up_head_rows rows;
     rows.stride = heads * s.head_dim;
@@ -72,10 +70,11 @@ static __device__ inline float up_scale_of(const struct up_attention_shape &s)
     return 1 / sqrtf((float)s.head_dim);
 }
 
-/* --- Forward -------------------------------------------------------------------------------------- */
+/* --- Forward
+ * -------------------------------------------------------------------------------------- */
 
-/* Of the two rows that a thread holds a part of. max: base 2, of the whole row; sum: of the thread's own
- * part. */
+/* Of the two rows that a thread holds a part of. max: base 2, of the whole row; sum: of the
+ * thread's own part. */
 struct up_online {
     float max[2], sum[2];
 };
@@ -93,9 +92,10 @@ static __device__ inline void up_mask(float s[8][4], int first)
         }
 }
 
-/* Scores of one half become exp2(score * scale - max); the factor by which earlier sums are multiplied.
- * Every row sees a key of every tile, so the maximum is finite. */
-static __device__ inline float up_soften(float s[8][4], int half, float scale, struct up_online &online)
+/* Scores of one half become exp2(score * scale - max); the factor by which earlier sums are
+ * multiplied. Every row sees a key of every tile, so the maximum is finite. */
+static __device__ inline float up_soften(float s[8][4], int half, float scale,
+                                         struct up_online &online)
 {
     float max = -INFINITY, sum = 0;
 #pragma unroll
@@ -127,9 +127,9 @@ static __device__ inline void up_scale_rows(float o[WIDTH / 8][4], float first, 
 }
 
 template <int WIDTH>
-static __device__ inline void up_forward_store(const struct up_attention_forward_args &a, int64_t b,
-                                               int64_t head, int64_t row, const float o[WIDTH / 8][4],
-                                               const struct up_online &online)
+static __device__ inline void
+up_forward_store(const struct up_attention_forward_args &a, int64_t b, int64_t head, int64_t row,
+                 const float o[WIDTH / 8][4], const struct up_online &online)
 {
     const struct up_attention_shape &s = a.shape;
     struct up_tile_target to = up_target_of(s, a.o, s.heads, b, head, row);
@@ -144,8 +144,8 @@ static __device__ inline void up_forward_store(const struct up_attention_forward
     }
 }
 
-/* Grid: tiles of queries (the last, which see most keys, first), query heads, batch. The next tile of
- * keys arrives while values are summed, that of values while scores are formed. */
+/* Grid: tiles of queries (the last, which see most keys, first), query heads, batch. The next tile
+ * of keys arrives while values are summed, that of values while scores are formed. */
 template <int WIDTH>
 __global__ void __launch_bounds__(up_flash<WIDTH>::FORWARD_THREADS)
     up_flash_forward(struct up_attention_forward_args a)
@@ -189,7 +189,8 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::FORWARD_THREADS)
     up_forward_store<WIDTH>(a, b, head, block * UP_TILE_ROWS + warp * 16, o, online);
 }
 
-/* --- Backward: the row dots ----------------------------------------------------------------------- */
+/* --- Backward: the row dots
+ * ----------------------------------------------------------------------- */
 
 enum { UP_DOT_THREADS = 256 };
 
@@ -203,7 +204,8 @@ static __global__ void __launch_bounds__(UP_DOT_THREADS)
     int64_t row = i / s.heads, head = i % s.heads, at = (b * s.seq * s.heads + i) * s.head_dim;
     float sum = 0;
     for (int64_t column = threadIdx.x % 32 * 2; column < s.head_dim; column += 64) {
-        float2 o = __bfloat1622float2(*(const __nv_bfloat162 *)((const up_bf16 *)a.o + at + column));
+        float2 o =
+            __bfloat1622float2(*(const __nv_bfloat162 *)((const up_bf16 *)a.o + at + column));
         float2 d_o =
             __bfloat1622float2(*(const __nv_bfloat162 *)((const up_bf16 *)a.d_o + at + column));
         sum += o.x * d_o.x + o.y * d_o.y;
@@ -214,7 +216,8 @@ static __global__ void __launch_bounds__(UP_DOT_THREADS)
     if (threadIdx.x % 32 == 0) delta[head * s.seq + row] = sum;
 }
 
-/* --- Backward: keys ------------------------------------------------------------------------------- */
+/* --- Backward: keys
+ * ------------------------------------------------------------------------------- */
 
 /* A tile of queries as the keys pass over it. Of rows beyond the sequence lse is infinite, so that
  * their probabilities are 0. */
@@ -224,9 +227,9 @@ struct up_query_tile {
 };
 
 template <int WIDTH>
-static __device__ inline void up_query_tile_load(const struct up_query_tile &tile,
-                                                 const struct up_attention_backward_args &a, int64_t b,
-                                                 int64_t head, int64_t block, const float *delta)
+static __device__ inline void
+up_query_tile_load(const struct up_query_tile &tile, const struct up_attention_backward_args &a,
+                   int64_t b, int64_t head, int64_t block, const float *delta)
 {
     constexpr int THREADS = up_flash<WIDTH>::KEY_THREADS;
     const struct up_attention_shape &s = a.shape;
@@ -241,8 +244,8 @@ static __device__ inline void up_query_tile_load(const struct up_query_tile &til
     tile.delta[threadIdx.x] = valid ? delta[head * s.seq + row] : 0;
 }
 
-/* p[16 keys, 64 queries]: scores in, probabilities out. On a diagonal tile key i of the warp's is seen by
- * queries from first + i on. */
+/* p[16 keys, 64 queries]: scores in, probabilities out. On a diagonal tile key i of the warp's is
+ * seen by queries from first + i on. */
 static __device__ inline void up_key_probabilities(float p[8][4], const float *lse, float scale,
                                                    bool diagonal, int first)
 {
@@ -269,10 +272,9 @@ static __device__ inline void up_key_ds(float dp[8][4], const float p[8][4], con
 
 /* Adds one tile of queries to the warp's dk and dv. k, v: the warp's rows. */
 template <int WIDTH, int COLUMNS>
-static __device__ inline void up_key_add(float dk[COLUMNS / 8][4], float dv[COLUMNS / 8][4],
-                                         const up_bf16 *k, const up_bf16 *v,
-                                         const struct up_query_tile &tile, int column, float scale,
-                                         bool diagonal, int first)
+static __device__ inline void
+up_key_add(float dk[COLUMNS / 8][4], float dv[COLUMNS / 8][4], const up_bf16 *k, const up_bf16 *v,
+           const struct up_query_tile &tile, int column, float scale, bool diagonal, int first)
 {
     float p[8][4], ds[8][4];
     uint32_t left[4][4];
@@ -345,16 +347,16 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::KEY_THREADS)
         if (STAGES == 2 && i + 1 < count)
             up_query_tile_load<WIDTH>(up_query_tile_at<WIDTH>((i + 1) % 2), a, b,
                                       head + (i + 1) / tiles, block + (i + 1) % tiles, delta);
-        up_key_add<WIDTH, COLUMNS>(dk, dv, k + first * up_tile<WIDTH>::STRIDE,
-                                   v + first * up_tile<WIDTH>::STRIDE,
-                                   up_query_tile_at<WIDTH>(i % STAGES), column, scale * UP_LOG2_E,
-                                   i % tiles == 0, first);
+        up_key_add<WIDTH, COLUMNS>(
+            dk, dv, k + first * up_tile<WIDTH>::STRIDE, v + first * up_tile<WIDTH>::STRIDE,
+            up_query_tile_at<WIDTH>(i % STAGES), column, scale * UP_LOG2_E, i % tiles == 0, first);
     }
     up_key_store<COLUMNS>(a, a.dk, b, kv_head, block * UP_TILE_ROWS + first, column, dk, scale);
     up_key_store<COLUMNS>(a, a.dv, b, kv_head, block * UP_TILE_ROWS + first, column, dv, 1);
 }
 
-/* --- Backward: queries ---------------------------------------------------------------------------- */
+/* --- Backward: queries
+ * ---------------------------------------------------------------------------- */
 
 /* Of the two rows that a thread holds a part of; lse base 2. */
 struct up_query_rows {
@@ -381,8 +383,8 @@ up_query_rows_of(const struct up_attention_backward_args &a, int64_t b, int64_t 
 template <int WIDTH>
 static __device__ inline void up_query_add(float dq[WIDTH / 8][4], const up_bf16 *q,
                                            const up_bf16 *d_o, const up_bf16 *k, const up_bf16 *v,
-                                           const struct up_query_rows &rows, float scale, bool diagonal,
-                                           int first)
+                                           const struct up_query_rows &rows, float scale,
+                                           bool diagonal, int first)
 {
     float p[8][4], ds[8][4];
     uint32_t left[4][4];
@@ -402,8 +404,9 @@ static __device__ inline void up_query_add(float dq[WIDTH / 8][4], const up_bf16
 
 /* Shared memory: q, d_o, then STAGES pairs of k and v. */
 template <int WIDTH>
-static __device__ inline void up_key_tile_load(const struct up_attention_backward_args &a, int64_t b,
-                                               int64_t kv_head, int64_t block, up_bf16 *pair)
+static __device__ inline void up_key_tile_load(const struct up_attention_backward_args &a,
+                                               int64_t b, int64_t kv_head, int64_t block,
+                                               up_bf16 *pair)
 {
     constexpr int THREADS = up_flash<WIDTH>::QUERY_THREADS;
     const struct up_attention_shape &s = a.shape;
@@ -453,7 +456,8 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::QUERY_THREADS)
     up_tile_store_half<WIDTH>(to, dq, 1, scale);
 }
 
-/* --- Adding --------------------------------------------------------------------------------------- */
+/* --- Adding
+ * --------------------------------------------------------------------------------------- */
 
 enum { UP_ADD_THREADS = 256 };
 

@@ -1,10 +1,11 @@
-/* What cuDNN computes for attention, as graphs of its backend interface: forward with the log-sum-exp,
- * and backward. The engines recognise these graphs by their shape, so the operations, their order and
- * the types of what lies between them are fixed; freedom is in extents and strides alone.
+/* What cuDNN computes for attention, as graphs of its backend interface: forward with the
+ * log-sum-exp, and backward. The engines recognise these graphs by their shape, so the operations,
+ * their order and the types of what lies between them are fixed; freedom is in extents and strides
+ * alone.
  *
- * The mask is the causal one of whole sequences: query i sees keys 0 to i. Query rows in blocks, each a
- * call over the keys up to its end, would add the difference of lengths to the row index (two more
- * operations in `mask`).
+ * The mask is the causal one of whole sequences: query i sees keys 0 to i. Query rows in blocks,
+ * each a call over the keys up to its end, would add the difference of lengths to the row index
+ * (two more operations in `mask`).
  *
  * Tensors are [1, heads, rows, columns]; row-major memory [rows, heads, columns] makes the strides.
  */
@@ -26,7 +27,8 @@ struct layout {
     int64_t dims[4], strides[4];
 };
 
-/* --- Tensors -------------------------------------------------------------------------------------- */
+/* --- Tensors
+ * -------------------------------------------------------------------------------------- */
 
 static up_descriptor tensor(struct graph *g, int64_t id, enum kind kind, cudnnDataType_t type,
                             struct layout layout)
@@ -102,7 +104,8 @@ static up_descriptor statistic(struct graph *g)
     return intermediate(g, CUDNN_DATA_FLOAT, packed(g, 1));
 }
 
-/* --- Operations ----------------------------------------------------------------------------------- */
+/* --- Operations
+ * ----------------------------------------------------------------------------------- */
 
 static void add_operation(struct graph *g, up_descriptor operation, const char *what)
 {
@@ -128,9 +131,9 @@ static void matmul(struct graph *g, up_descriptor a, up_descriptor b, up_descrip
 
 struct pointwise {
     cudnnPointwiseMode_t mode;
-    cudnnDataType_t type;        // in which it is computed; 0 is fp32
-    up_descriptor x, b, t, y;    // y = x mode b, or t ? x : b; b and t may be NULL
-    int64_t axis;                // of GEN_INDEX
+    cudnnDataType_t type;     // in which it is computed; 0 is fp32
+    up_descriptor x, b, t, y; // y = x mode b, or t ? x : b; b and t may be NULL
+    int64_t axis;             // of GEN_INDEX
 };
 
 static void pointwise(struct graph *g, struct pointwise p)
@@ -190,12 +193,14 @@ static up_descriptor reshape(struct graph *g, up_descriptor x, struct layout lay
     return y;
 }
 
-/* --- The graphs ----------------------------------------------------------------------------------- */
+/* --- The graphs
+ * ----------------------------------------------------------------------------------- */
 
 static up_descriptor index_along(struct graph *g, up_descriptor x, int64_t axis)
 {
     up_descriptor y = scores(g, CUDNN_DATA_INT32);
-    pointwise(g, (struct pointwise){.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = y, .axis = axis});
+    pointwise(g,
+              (struct pointwise){.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = y, .axis = axis});
     return y;
 }
 
@@ -262,8 +267,7 @@ static up_descriptor dot_rows(struct graph *g, up_descriptor d_o)
     up_descriptor products = intermediate(g, CUDNN_DATA_FLOAT, layout);
     apply(g, CUDNN_POINTWISE_MUL, d_o, o, products);
     up_descriptor dot = reduce(g, CUDNN_REDUCE_TENSOR_ADD, products, statistic(g));
-    up_descriptor kept =
-        tensor(g, UP_ATTENTION_SOFTMAX_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, 1));
+    up_descriptor kept = tensor(g, UP_ATTENTION_SOFTMAX_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, 1));
     return apply(g, CUDNN_POINTWISE_MUL, dot, number(g, UP_ATTENTION_ONE), kept);
 }
 

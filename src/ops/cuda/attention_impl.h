@@ -1,14 +1,14 @@
-/* Between the parts of attention on cuda: attention.c cuts calls into runs of query heads and keeps what
- * a device needs; attention_cudnn.c finds the library, builds plans and runs them; attention_graph.c
- * says what the plans compute; attention_own.h is what our own kernels do. */
+/* Between the parts of attention on cuda: attention.c cuts calls into runs of query heads and keeps
+ * what a device needs; attention_cudnn.c finds the library, builds plans and runs them;
+ * attention_graph.c says what the plans compute; attention_own.h is what our own kernels do. */
 #ifndef UP_OPS_CUDA_ATTENTION_IMPL_H
 #define UP_OPS_CUDA_ATTENTION_IMPL_H
 
 #include "device/cuda/cuda.h"
 #include "ops/attention.h"
 
-/* What a plan is built for. Extents and distances between rows, in elements; heads lie side by side in
- * a row. Nothing but int64_t, so that views compare as bytes. */
+/* What a plan is built for. Extents and distances between rows, in elements; heads lie side by side
+ * in a row. Nothing but int64_t, so that views compare as bytes. */
 struct up_attention_view {
     int64_t backward; // 0 or 1
     int64_t seq, heads, kv_heads, head_dim;
@@ -18,8 +18,8 @@ struct up_attention_view {
     int64_t dkv_row; // of dk and dv; 0 in forward
 };
 
-/* The tensors of the graphs, as they are bound when a plan runs; all on the device but the last three,
- * which are numbers on the host. 0 is no tensor. */
+/* The tensors of the graphs, as they are bound when a plan runs; all on the device but the last
+ * three, which are numbers on the host. 0 is no tensor. */
 enum up_attention_id {
     UP_ATTENTION_Q = 1,
     UP_ATTENTION_K,
@@ -47,7 +47,8 @@ void up_cudnn_close(struct up_cudnn *cudnn); // NULL is fine
 
 /* The plan for a view, built when first asked for. NULL and why in `err`, also when asked again, if
  * cuDNN does not serve it or would need more than `workspace_bytes` while running. */
-const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn, const struct up_attention_view *view,
+const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn,
+                                          const struct up_attention_view *view,
                                           int64_t workspace_bytes, struct up_error *err);
 
 /* `bound[id]`: addresses; those of the numbers are filled in here. */

@@ -1,10 +1,11 @@
-/* The warp's view of the tensor cores: fragments of bf16 matrices in shared memory and in registers,
- * products of them in fp32 (mma.sync m16n8k16, ldmatrix), and copies into shared memory that run beside
- * the arithmetic (cp.async). Compute capability 8.0.
+/* The warp's view of the tensor cores: fragments of bf16 matrices in shared memory and in
+ * registers, products of them in fp32 (mma.sync m16n8k16, ldmatrix), and copies into shared memory
+ * that run beside the arithmetic (cp.async). Compute capability 8.0.
  *
- * A thread of the warp holds of an accumulator [16, 8] the elements (row, column), (row, column + 1),
- * (row + 8, column), (row + 8, column + 1) with row = lane / 4, column = lane % 4 * 2; a quad is the four
- * lanes that share a row. Two accumulators side by side, rounded to bf16, are a left operand [16, 16].
+ * A thread of the warp holds of an accumulator [16, 8] the elements (row, column), (row, column +
+ * 1), (row + 8, column), (row + 8, column + 1) with row = lane / 4, column = lane % 4 * 2; a quad
+ * is the four lanes that share a row. Two accumulators side by side, rounded to bf16, are a left
+ * operand [16, 16].
  */
 #ifndef UP_OPS_CUDA_ATTENTION_MMA_CUH
 #define UP_OPS_CUDA_ATTENTION_MMA_CUH

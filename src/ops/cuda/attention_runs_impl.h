@@ -2,9 +2,9 @@
  * backward pass takes: pure functions of shapes, for the kernels and for ops/cost.c.
  *
  * cuDNN wants whole groups (query heads x group), or some heads of one. Long sequences fill the GPU
- * with a head or two, so a run is as small as still does that: the backward's scratch grows with the
- * heads of a run (8 heads at once would take 8 GiB at a million tokens), smaller runs are no slower
- * there, and cuDNN's 32-bit offsets stay far from their limits.
+ * with a head or two, so a run is as small as still does that: the backward's scratch grows with
+ * the heads of a run (8 heads at once would take 8 GiB at a million tokens), smaller runs are no
+ * slower there, and cuDNN's 32-bit offsets stay far from their limits.
  */
 #ifndef UP_OPS_CUDA_ATTENTION_RUNS_IMPL_H
 #define UP_OPS_CUDA_ATTENTION_RUNS_IMPL_H
@@ -20,7 +20,8 @@ struct up_attention_run {
     bool shares; // its first KV head is also that of the run before
 };
 
-/* What a run's backward takes of the caller's scratch: byte offsets, -1 for what it does not need. */
+/* What a run's backward takes of the caller's scratch: byte offsets, -1 for what it does not need.
+ */
 struct up_attention_scratch {
     int64_t dq_sum;      // [heads, seq, head_dim] fp32, where cuDNN sums dq up
     int64_t softmax_sum; // [heads, seq] fp32
@@ -50,7 +51,8 @@ static inline struct up_attention_run up_attention_run_at(const struct up_attent
     return run;
 }
 
-/* Heads of one KV head share its keys in the cache, and forward needs no scratch: they stay together. */
+/* Heads of one KV head share its keys in the cache, and forward needs no scratch: they stay
+ * together. */
 static inline struct up_attention_run up_attention_forward_run(const struct up_attention_shape *s,
                                                                int64_t head)
 {
@@ -63,7 +65,8 @@ static inline struct up_attention_run up_attention_backward_run(const struct up_
     return up_attention_run_at(s, head, up_max(1, UP_ATTENTION_RUN_ROWS / s->seq));
 }
 
-/* cuDNN finds a row of do and o by a 32-bit offset in elements, and says nothing when it overflows. */
+/* cuDNN finds a row of do and o by a 32-bit offset in elements, and says nothing when it overflows.
+ */
 static inline bool up_attention_spans_too_far(const struct up_attention_shape *s,
                                               const struct up_attention_run *run)
 {
@@ -71,9 +74,9 @@ static inline bool up_attention_spans_too_far(const struct up_attention_shape *s
     return span > INT32_MAX;
 }
 
-/* What cuDNN was checked with: these head dimensions, sequences that a run of one head can span, and rows
- * of K and V over which gradients of shared KV heads (32-bit offsets again) span less than 2^32. The rest
- * is our own kernels', whose backward needs one fp32 number per query row. */
+/* What cuDNN was checked with: these head dimensions, sequences that a run of one head can span,
+ * and rows of K and V over which gradients of shared KV heads (32-bit offsets again) span less than
+ * 2^32. The rest is our own kernels', whose backward needs one fp32 number per query row. */
 static inline bool up_attention_fits_cudnn(const struct up_attention_shape *s)
 {
     bool width = s->head_dim == 64 || s->head_dim == 96 || s->head_dim == 128;

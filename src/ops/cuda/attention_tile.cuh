@@ -1,6 +1,6 @@
-/* Tiles of rows in shared memory, and a warp's products with them: what the attention kernels are made
- * of. A tile has 64 rows of WIDTH bf16; rows lie WIDTH + 8 apart, so that the eight rows which a matrix
- * load takes at once lie in different banks. Rows and columns outside the tensor are zero.
+/* Tiles of rows in shared memory, and a warp's products with them: what the attention kernels are
+ * made of. A tile has 64 rows of WIDTH bf16; rows lie WIDTH + 8 apart, so that the eight rows which
+ * a matrix load takes at once lie in different banks. Rows and columns outside the tensor are zero.
  */
 #ifndef UP_OPS_CUDA_ATTENTION_TILE_CUH
 #define UP_OPS_CUDA_ATTENTION_TILE_CUH
@@ -22,7 +22,8 @@ struct up_head_rows {
     int64_t width;       // elements of a row
 };
 
-/* Starts copying rows [64 * block, 64 * block + 64) into the tile; all THREADS of the block take part. */
+/* Starts copying rows [64 * block, 64 * block + 64) into the tile; all THREADS of the block take
+ * part. */
 template <int WIDTH, int THREADS>
 static __device__ inline void up_tile_load(up_bf16 *tile, const struct up_head_rows &from,
                                            int64_t block)
@@ -40,7 +41,8 @@ static __device__ inline void up_tile_load(up_bf16 *tile, const struct up_head_r
 
 /* c[16, 64] += a[16, WIDTH] b[64, WIDTH]^T; a: the warp's rows of a tile, b: a tile. */
 template <int WIDTH>
-static __device__ inline void up_multiply_transposed(float c[8][4], const up_bf16 *a, const up_bf16 *b)
+static __device__ inline void up_multiply_transposed(float c[8][4], const up_bf16 *a,
+                                                     const up_bf16 *b)
 {
     constexpr int STRIDE = up_tile<WIDTH>::STRIDE;
     int lane = threadIdx.x % 32;
@@ -118,7 +120,8 @@ struct up_tile_target {
 /* One row of the two that a thread holds: half 0 or 1. */
 template <int COLUMNS>
 static __device__ inline void up_tile_store_half(const struct up_tile_target &to,
-                                                 const float c[COLUMNS / 8][4], int half, float factor)
+                                                 const float c[COLUMNS / 8][4], int half,
+                                                 float factor)
 {
     int lane = threadIdx.x % 32;
     int64_t row = to.row + lane / 4 + 8 * half;

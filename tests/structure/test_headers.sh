@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Every header compiles alone: what includes it need include nothing before it. One run of the compiler
+# over all of them, with the build's own flags, each included twice in a function-less file.
+set -euo pipefail
+build=$1
+cd "$2"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# The flags of a file that sees all libraries, without what names its input and output.
+flags=$(sed -nE 's/.*"command": "([^"]*) -c [^"]*\/trainer\/step\.c",/\1/p' "$build/compile_commands.json" |
+  sed -E 's/^[^ ]+ //; s/ -o [^ ]+//; s/ -M[A-Z]+( [^ ]+)?//g; s/ -fsanitize=[^ ]+//g')
+[ -n "$flags" ] || { echo "expected the flags of trainer/step.c in $build/compile_commands.json" >&2; exit 1; }
+
+count=0
+while read -r header; do
+  case $header in
+  *cuda*|*nccl*) continue ;; # need CUDA's own headers
+  esac
+  file="$scratch/$(echo "$header" | tr '/.' '__').c"
+  printf '#include "%s"\n#include "%s"\nextern int up_no_empty_unit;\n' "${header#src/}" "${header#src/}" >"$file"
+  count=$((count + 1))
+done < <(find src trainer profiler report -name '*.h' | sort)
+((count >= 40)) || { echo "expected some fifty headers, found $count" >&2; exit 1; }
+# shellcheck disable=SC2086 -- flags are words
+cc $flags -Werror -fsyntax-only -Wno-unused-function "$scratch"/*.c
