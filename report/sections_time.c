@@ -49,7 +49,7 @@ static void emit_beside(struct up_emitter *emitter, const char *key, const struc
     up_emit_seconds(emitter, "busy_s", NULL, beside->busy_s);
     up_emit_seconds(emitter, "exposed_s", NULL, beside->exposed_s);
     up_emit_object_end(emitter);
-    if (!(beside->busy_s > 0)) return;
+    if (!(beside->busy_s >= 1e-6)) return;
     snprintf(text, sizeof text, "%s %s of %s", key, up_format_seconds(exposed, beside->exposed_s),
              up_format_seconds(busy, beside->busy_s));
     up_emit_piece(emitter, "{}", text);

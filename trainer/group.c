@@ -128,7 +128,9 @@ enum up_status up_group_open(struct up_group *group, const struct up_train_optio
                              struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *group = (struct up_group){.kind = up_train_device(options), .config = config};
+    *group = (struct up_group){.kind = up_train_device(options),
+                               .config = config,
+                               .deterministic = options->deterministic};
     if (group->kind == UP_DEVICE_CUDA) UP_TRY(no_cuda(config, err));
     group->count = group->kind == UP_DEVICE_DRY ? 1 : (int)up_config_ranks(config);
     group->seat = calloc((size_t)group->count, sizeof *group->seat);
@@ -166,6 +168,8 @@ static enum up_status prepare_attention(struct up_group *group, int number, stru
     for (int64_t stage = 0; stage < up_config_stages(c); stage++) {
         struct up_attention_shape shape =
             up_attention_shape_of(c, cp_rank, stage, c->batch / passes);
+        up_cuda_attention_force_own(up_device_cuda_launch(group->seat[number].device),
+                                    group->deterministic);
         UP_TRY(up_cuda_attention_prepare(up_device_cuda_launch(group->seat[number].device), &shape, err));
     }
 out:
@@ -184,13 +188,19 @@ out:
     return rc;
 }
 
+void up_seat_leave(struct up_seat *seat)
+{
+    seat->device->given_up = NULL;
+    if (seat->cp != seat->world) up_comm_destroy(seat->cp);
+    up_comm_destroy(seat->world);
+    seat->cp = seat->world = NULL;
+}
+
 void up_group_close(struct up_group *group)
 {
     for (int i = 0; group->seat && i < group->count; i++) {
-        struct up_seat *seat = &group->seat[i];
-        if (seat->cp != seat->world) up_comm_destroy(seat->cp);
-        up_comm_destroy(seat->world);
-        up_device_destroy(seat->device);
+        if (group->seat[i].device) up_seat_leave(&group->seat[i]);
+        up_device_destroy(group->seat[i].device);
     }
     free(group->seat);
     free(group->ids);

@@ -19,6 +19,7 @@ struct up_group {
     struct up_seat *seat;
     enum up_device_kind kind;
     const struct up_config *config;
+    bool deterministic; // cuda: only kernels whose results do not vary
     struct up_nccl_id *ids; // cuda: of the world, then of each replica
 };
 
@@ -32,6 +33,8 @@ enum up_status up_group_join(struct up_group *group, int number, struct up_error
  * here; then all ranks meet. After it nothing is built, loaded or allocated, so that no rank waits for
  * another's collectives and for itself at once. */
 enum up_status up_group_prepare(struct up_group *group, int number, struct up_error *err);
+/* Gives up the seat's communicators; of a group that was aborted, what is under way. */
+void up_seat_leave(struct up_seat *seat);
 void up_group_close(struct up_group *group);
 
 #endif

@@ -38,6 +38,21 @@ static void join(char *text, size_t size, int argc, char **argv)
     }
 }
 
+// What CUDA and NCCL read from the environment when they start; what the user has set there stays.
+static void set_cuda_environment(const struct up_train_options *options)
+{
+    char bytes[32];
+    // Kernels are to be loaded before the first collective, not in the middle of one.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    if (!options->nccl_buffers) return;
+    snprintf(bytes, sizeof bytes, "%lld", (long long)options->nccl_buffers);
+    setenv("NCCL_BUFFSIZE", bytes, 0);
+    if (options->nccl_buffers >= 4 << 20) return;
+    setenv("NCCL_MAX_NCHANNELS", "8", 0);
+    setenv("NCCL_MAX_P2P_NCHANNELS", "8", 0);
+}
+
 int main(int argc, char **argv)
 {
     struct up_train_options options;
@@ -51,11 +66,7 @@ int main(int argc, char **argv)
     }
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
-        // Kernels are to be loaded before the first collective, not in the middle of one.
-        if (up_train_device(&options) == UP_DEVICE_CUDA) {
-            setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-            setenv("NCCL_NVLS_ENABLE", "0", 0);
-        }
+        if (up_train_device(&options) == UP_DEVICE_CUDA) set_cuda_environment(&options);
         // A second signal ends the program at once.
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
         sigaction(SIGINT, &action, NULL);

@@ -44,6 +44,12 @@ const struct up_option up_train_option_table[] = {
     {.name = "chaos", .kind = UP_OPTION_INTEGER, .field = FIELD(chaos), .value = "SEED", .min = 1,
      .help = "with --device cpu: test mode, each stream a thread with random delays, freed bytes poisoned"},
 
+    {.name = "deterministic", .kind = UP_OPTION_FLAG, .field = FIELD(deterministic),
+     .help = "with --device cuda: the same seed gives the same bits (attention by upipe's own kernels)"},
+    {.name = "nccl-buffers", .kind = UP_OPTION_SIZE, .field = FIELD(nccl_buffers), .value = "SIZE|default",
+     .off = "default", .min = 65536, .max = 1 << 30, .fallback = "default",
+     .help = "with --device cuda: NCCL's buffer per channel; below its default of 4 MiB also at most 8 channels"},
+
     {.group = "Ranks and memory techniques",
      .name = "ranks", .kind = UP_OPTION_INTEGER, .field = FIELD(ranks), .value = "N", .min = 1,
      .max = 1 << 20, .shown = "cp x dp", .help = "ranks in all; on cpu threads of this process"},

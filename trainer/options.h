@@ -21,7 +21,8 @@ struct up_train_options {
     struct up_counted checkpoint, offload;
     int64_t tile_mlp, tile_loss, tile_attn, upipe;
     int64_t memory_limit; // bytes, 0: none
-    bool no_admission;
+    bool no_admission, deterministic;
+    int64_t nccl_buffers; // bytes per channel, 0: NCCL's default
     double lr, beta1, beta2, epsilon, decay, clip;
     int schedule;
     int64_t warmup;

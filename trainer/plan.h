@@ -5,8 +5,9 @@
 #include "mem/mem.h"
 #include "model/config.h"
 
-/* The plan of rank `rank` of the config. Release with up_step_plan_release. */
+/* The plan of rank `rank` of the config. Release with up_step_plan_release. *layer_s, unless NULL, is what
+ * the longest layer takes on an accelerator of no particular make. */
 enum up_status up_trainer_plan(const struct up_config *config, int rank, struct up_step_plan *plan,
-                               struct up_error *err);
+                               double *layer_s, struct up_error *err);
 
 #endif

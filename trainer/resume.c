@@ -12,7 +12,8 @@
 
 enum { RECORD_LIMIT = 1 << 20 };
 
-/* --- The record ---------------------------------------------------------------------------------- */
+/* --- The record ----------------------------------------------------------------------------------
+ */
 
 static enum up_status read_integer(const json_t *root, const char *path, const char *name,
                                    int64_t least, int64_t *value, struct up_error *err)
@@ -59,12 +60,13 @@ static enum up_status read_record(struct up_resume *resume, const char *path, st
     struct stat status;
     json_t *root = NULL;
     if (stat(path, &status))
-        UP_TRY(up_fail(err, up_errno_status(errno), "%s: cannot be looked at: %s", path, strerror(errno)));
+        UP_TRY(up_fail(err, up_errno_status(errno), "%s: cannot be looked at: %s", path,
+                       strerror(errno)));
     if (S_ISREG(status.st_mode) && status.st_size <= RECORD_LIMIT)
         root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(root))
-        UP_TRY(up_fail(err, UP_USAGE, "%s: expected a JSON file of at most 1 MiB that tells of a save",
-                       path));
+        UP_TRY(up_fail(err, UP_USAGE,
+                       "%s: expected a JSON file of at most 1 MiB that tells of a save", path));
     UP_TRY(read_version(root, path, err));
     UP_TRY(read_integer(root, path, "steps", 1, &resume->steps, err));
     UP_TRY(read_integer(root, path, "windows_per_step", 1, &resume->windows, err));
@@ -76,7 +78,8 @@ out:
     return rc;
 }
 
-/* --- Finding it ---------------------------------------------------------------------------------- */
+/* --- Finding it ----------------------------------------------------------------------------------
+ */
 
 // A folder with a record is a save; of any other, the newest save in it is meant.
 static enum up_status find_folder(struct up_resume *resume, const char *path, struct up_error *err)
@@ -111,7 +114,8 @@ out:
     return rc;
 }
 
-/* --- Would it go on? ----------------------------------------------------------------------------- */
+/* --- Would it go on? -----------------------------------------------------------------------------
+ */
 
 static enum up_status check_model(const struct up_resume *resume, const struct up_model *model,
                                   struct up_error *err)
@@ -127,8 +131,8 @@ static enum up_status check_model(const struct up_resume *resume, const struct u
                        " beside it, found another",
                        resume->folder);
     if (up_model_same(&saved, model, difference)) return UP_OK;
-    return up_fail(err, UP_USAGE, "--resume %s: not the model that is asked for: %s", resume->folder,
-                   difference);
+    return up_fail(err, UP_USAGE, "--resume %s: not the model that is asked for: %s",
+                   resume->folder, difference);
 }
 
 // Where these change, step t no longer begins where step t - 1 ended.
@@ -141,11 +145,12 @@ static enum up_status check_order(const struct up_resume *resume, const struct u
                        "--seq %lld: expected %lld as in %s, or the data would not continue",
                        (long long)c->seq, (long long)resume->seq, resume->folder);
     if (windows != resume->windows)
-        return up_fail(err, UP_USAGE,
-                       "--dp, --accum, --batch: %lld x %lld x %lld = %lld sequences a step: expected "
-                       "%lld as in %s, or the data would not continue",
-                       (long long)c->dp, (long long)c->accum, (long long)c->batch,
-                       (long long)windows, (long long)resume->windows, resume->folder);
+        return up_fail(
+            err, UP_USAGE,
+            "--dp, --accum, --batch: %lld x %lld x %lld = %lld sequences a step: expected "
+            "%lld as in %s, or the data would not continue",
+            (long long)c->dp, (long long)c->accum, (long long)c->batch, (long long)windows,
+            (long long)resume->windows, resume->folder);
     return UP_OK;
 }
 
@@ -160,7 +165,8 @@ out:
     return rc;
 }
 
-/* --- The moments --------------------------------------------------------------------------------- */
+/* --- The moments ---------------------------------------------------------------------------------
+ */
 
 enum up_status up_resume_open(struct up_resume *resume, const struct up_model *model,
                               struct up_error *err)

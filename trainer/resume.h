@@ -1,6 +1,7 @@
 /* Going on from a save (trainer/save.h), exactly. Learning rates, AdamW's bias correction and the
- * windows of the data follow from the number of a step alone; so the steps done, the weights and the
- * moments are all there is to restore. Ranks and techniques may differ from those that saved. */
+ * windows of the data follow from the number of a step alone; so the steps done, the weights and
+ * the moments are all there is to restore. Ranks and techniques may differ from those that saved.
+ */
 #ifndef UP_TRAINER_RESUME_H
 #define UP_TRAINER_RESUME_H
 
@@ -8,8 +9,8 @@
 #include "trainer/units.h"
 
 struct up_resume {
-    char *folder;  // of the save, owned; NULL: the run begins anew, all else is 0
-    int64_t steps; // done
+    char *folder;         // of the save, owned; NULL: the run begins anew, all else is 0
+    int64_t steps;        // done
     int64_t windows, seq; // windows a step (dp x accum x batch), and the tokens of each
     char model_name[sizeof((struct up_model *)0)->name];
     char model_hash[17];

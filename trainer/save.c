@@ -18,7 +18,8 @@
 static const char *const weight_sets[] = {"", NULL};
 static const char *const moment_sets[] = {UP_SAVE_PREFIX_M, UP_SAVE_PREFIX_V, NULL};
 
-/* --- Names --------------------------------------------------------------------------------------- */
+/* --- Names ---------------------------------------------------------------------------------------
+ */
 
 const char *up_save_name(char out[UP_SAVE_NAME], int64_t steps_done)
 {
@@ -62,14 +63,15 @@ int64_t up_save_newest(const char *dir)
     return newest;
 }
 
-/* --- The directory ------------------------------------------------------------------------------- */
+/* --- The directory -------------------------------------------------------------------------------
+ */
 
 // `error`: errno's.
 static enum up_status refuse(const struct up_saver *saver, int error, const char *why,
                              struct up_error *err)
 {
-    return up_fail(err, up_errno_status(error), "--save %s: expected a folder that can be written: %s",
-                   saver->dir, why);
+    return up_fail(err, up_errno_status(error),
+                   "--save %s: expected a folder that can be written: %s", saver->dir, why);
 }
 
 static enum up_status open_dir(struct up_saver *saver, struct up_error *err)
@@ -98,10 +100,11 @@ enum up_status up_saver_open(struct up_saver *saver, const struct up_train_optio
     UP_TRY(open_dir(saver, err));
     int64_t newest = up_save_newest(saver->dir);
     if (newest > steps_done)
-        rc = up_fail(err, UP_USAGE,
-                     "--save %s: holds %s, and this run begins at step %lld: expected another folder, "
-                     "or --resume",
-                     saver->dir, up_save_name(name, newest), (long long)steps_done);
+        rc = up_fail(
+            err, UP_USAGE,
+            "--save %s: holds %s, and this run begins at step %lld: expected another folder, "
+            "or --resume",
+            saver->dir, up_save_name(name, newest), (long long)steps_done);
 out:
     if (rc) up_saver_close(saver);
     return rc;
@@ -122,7 +125,8 @@ bool up_saver_due(const struct up_saver *saver, int64_t steps_done)
     return steps_done == saver->options->steps || (every && steps_done % every == 0);
 }
 
-/* --- One save ------------------------------------------------------------------------------------ */
+/* --- One save ------------------------------------------------------------------------------------
+ */
 
 // A save while it is written.
 struct pending {
@@ -185,8 +189,8 @@ static char *record_text(const struct pending *save)
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)up_model_hash(&c->model));
     json_t *root = json_pack(
-        "{s:s,s:i,s:I,s:I,s:I,s:o,s:s,s:I,s:I,s:I,s:I,s:o,s:s}", "format", UP_SAVE_FORMAT, "version",
-        UP_SAVE_VERSION, "steps", (json_int_t)save->steps_done, "windows_per_step",
+        "{s:s,s:i,s:I,s:I,s:I,s:o,s:s,s:I,s:I,s:I,s:I,s:o,s:s}", "format", UP_SAVE_FORMAT,
+        "version", UP_SAVE_VERSION, "steps", (json_int_t)save->steps_done, "windows_per_step",
         (json_int_t)(c->dp * c->accum * c->batch), "seq", (json_int_t)c->seq, "model",
         told(c->model.name), "model_hash", hash, "seed", (json_int_t)o->seed, "dp",
         (json_int_t)c->dp, "accum", (json_int_t)c->accum, "batch", (json_int_t)c->batch, "data",
@@ -257,7 +261,8 @@ static enum up_status visit_sink(struct up_state_visitor *visitor, const struct 
 }
 
 // This rank's share of everything. Each writer brings its own bytes to the disk.
-static enum up_status write_share(struct pending *save, struct up_units *units, struct up_error *err)
+static enum up_status write_share(struct pending *save, struct up_units *units,
+                                  struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct sink weights = {{visit_sink}, save->weights, 0};

@@ -7,19 +7,19 @@
  *     trainer.json           how far the training is, and what must not change
  *
  * A save is written under DIR/.step-00000100.partial, brought to the disk, and renamed: what has a
- * name without a dot is whole. Saves are never deleted; what a killed run left partial is taken away
- * by the next save. */
+ * name without a dot is whole. Saves are never deleted; what a killed run left partial is taken
+ * away by the next save. */
 #ifndef UP_TRAINER_SAVE_H
 #define UP_TRAINER_SAVE_H
 
 #include "trainer/options.h"
 
-#define UP_SAVE_WEIGHTS   "model.safetensors"
-#define UP_SAVE_MOMENTS   "optimizer.safetensors"
-#define UP_SAVE_RECORD    "trainer.json"
-#define UP_SAVE_PREFIX_M  "m."
-#define UP_SAVE_PREFIX_V  "v."
-#define UP_SAVE_FORMAT    "upipe save"
+#define UP_SAVE_WEIGHTS  "model.safetensors"
+#define UP_SAVE_MOMENTS  "optimizer.safetensors"
+#define UP_SAVE_RECORD   "trainer.json"
+#define UP_SAVE_PREFIX_M "m."
+#define UP_SAVE_PREFIX_V "v."
+#define UP_SAVE_FORMAT   "upipe save"
 enum { UP_SAVE_VERSION = 1 }; // of trainer.json; readers take this one and all before it
 
 /* Where a run saves. All ranks share it and leave it as it is. */

@@ -107,9 +107,25 @@ void up_trainer_release(struct up_trainer *trainer)
     trainer->stored = NULL;
 }
 
+// One more layer, as the device gets through it.
+static void tick(struct up_trainer *trainer)
+{
+    struct up_device *device = trainer->rank->device;
+    int64_t now = device->ops->clock_ns(device);
+    double since = (double)(now - trainer->last_tick_ns) / 1e9;
+    if (since > trainer->longest_s) trainer->longest_s = since;
+    trainer->last_tick_ns = now;
+    if (!trainer->ticks) return;
+    if (device->ops->tick)
+        device->ops->tick(device, UP_STREAM_COMPUTE, trainer->ticks);
+    else
+        ++*trainer->ticks;
+}
+
 void up_step_progress(struct up_trainer *trainer, double amount)
 {
     struct up_rank *rank = trainer->rank;
+    tick(trainer);
     struct up_error error;
     const struct up_config *config = trainer->config;
     trainer->progress_done += amount;

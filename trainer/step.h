@@ -62,6 +62,9 @@ struct up_trainer {
     struct up_tensor *tokens_host;   // i32 [accum, 2, batch, local seq]: inputs and targets, to be filled
     struct up_progress *progress;    // may be NULL
     double progress_done;
+    _Atomic uint64_t *ticks;         // counts layers as the device gets through them; may be NULL
+    double longest_s;                // by the device's clock, between two of them; for forecasts
+    int64_t last_tick_ns;
     volatile const int *stop;        // set from outside: the step ends early, as failed; may be NULL
 };
 

@@ -8,6 +8,7 @@
 #include "trainer/resume.h"
 #include "trainer/save.h"
 #include "trainer/state.h"
+#include "trainer/watch.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -15,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { HANG_LEAST_S = 60 };
 
 struct run;
 
@@ -47,6 +50,8 @@ struct run {
     struct up_group group;
     struct member *members;
     int count; // of them
+    _Atomic uint64_t *ticks; // per rank: layers that its device has got through
+    struct up_watch *watch;  // cuda only
     struct up_recorder *recorder;
 };
 
@@ -272,6 +277,20 @@ out:
 
 /* --- One rank ------------------------------------------------------------------------------------ */
 
+// Nobody is to wait for this rank any more.
+static void abort_groups(struct member *member, const char *reason)
+{
+    if (member->seat->world) up_comm_abort(member->seat->world, reason);
+    if (member->seat->cp) up_comm_abort(member->seat->cp, reason);
+}
+
+// Everybody ends: nobody is to wait for a rank that does not come.
+static void on_hang(void *context, const char *reason)
+{
+    struct run *run = context;
+    for (int i = 0; i < run->count; i++) abort_groups(&run->members[i], reason);
+}
+
 static enum up_status start(struct member *member, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -280,17 +299,24 @@ static enum up_status start(struct member *member, struct up_error *err)
     const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
     UP_TRY(up_group_join(&run->group, member->number, err));
     struct up_device *device = member->seat->device;
+    double layer_s = 0;
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
                            member->seat->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
                         : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
-    UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
+    UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, &layer_s, err));
     UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
     UP_TRY(up_group_prepare(&run->group, member->number, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
+    trainer->ticks = &run->ticks[member->number];
+    if (member->number == 0 && run->group.kind == UP_DEVICE_CUDA) {
+        double limit_s = 5 * layer_s > HANG_LEAST_S ? 5 * layer_s : HANG_LEAST_S;
+        run->watch = up_watch_start(run->ticks, run->count, limit_s, on_hang, run, err);
+        if (!run->watch) UP_TRY(err->status);
+    }
 out:
     return rc;
 }
@@ -406,13 +432,6 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
     return UP_OK;
 }
 
-// Nobody is to wait for this rank any more.
-static void abort_groups(struct member *member, const char *reason)
-{
-    if (member->seat->world) up_comm_abort(member->seat->world, reason);
-    if (member->seat->cp) up_comm_abort(member->seat->cp, reason);
-}
-
 // A rank's whole life on its thread. One that fails ends the others.
 static void *run_member(void *argument)
 {
@@ -428,6 +447,7 @@ out:
     if (rc) {
         abort_groups(member, err->text);
     }
+    member->run->ticks[member->number] = UP_WATCH_DONE;
     up_trace_close(member->trace);
     member->status = rc;
     return NULL;
@@ -476,8 +496,12 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
 
 static void close_member(struct member *member)
 {
+    struct up_error error;
+    struct up_seat *seat = member->seat;
     if (!member->rank.device) return;
-    up_device_bind(member->seat->device);
+    up_device_bind(seat->device);
+    // What a group that was given up still has under way must end before its memory goes.
+    if (seat->world && up_comm_check(seat->world, &error)) up_seat_leave(seat);
     for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
         up_stream_synchronize(&member->rank, (enum up_stream)stream);
     up_trainer_release(&member->trainer);
@@ -487,8 +511,10 @@ static void close_member(struct member *member)
 
 static void close_run(struct run *run)
 {
+    up_watch_stop(run->watch);
     for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
     free(run->members);
+    free((void *)run->ticks);
     up_group_close(&run->group);
     up_log_release(&run->log);
     up_saver_close(&run->saver);

@@ -24,9 +24,9 @@ enum {
     /* What all tries together may cost, in address ranges gone through, while the height is
      * 1/LARGE_GAIN above the live peak or more; of a smaller gain in proportion. Bounds the time,
      * and unlike a clock gives equal plans on all machines. */
-    WORK = 90000000,
+    WORK = 100000000,
     LARGE_GAIN = 64,
-    REPAIRS = 16, // tries of one order
+    REPAIRS = 20, // tries of one order
     VISIT = 8,    // what visiting a node costs besides, in ranges
     /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far
      * below; it keeps large random inputs from quadratic time, at the price of some height. */
@@ -448,9 +448,9 @@ static int by_area(const void *left, const void *right)
 
 typedef int order(const void *, const void *);
 
-/* Largest first does well on anything; long lives first nests better in steps of very many tensors.
- * By load, and by area (size x span), are what some of the full stack's steps want. */
-static order *const orders[] = {by_size, by_span, by_load, by_area};
+/* Largest first does well on anything. The steps of the full stack, which no order alone brings to
+ * their live peak, come nearest to it by repairs of this one and of size x span. */
+static order *const orders[] = {by_size, by_area, by_load, by_span};
 
 static int by_misses(const void *left, const void *right)
 {
@@ -544,9 +544,8 @@ static enum up_status search(struct planner *planner, struct up_error *err)
     enum up_status rc = UP_OK;
     for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
         UP_TRY(try_repairs(planner, orders[i], 1, err));
-    // From the second on: of repairs, those of the order by size gain least.
-    for (int i = 1; i <= UP_COUNT(orders) && worth_another(planner); i++)
-        UP_TRY(try_repairs(planner, orders[i % UP_COUNT(orders)], REPAIRS, err));
+    for (int i = 0; i < UP_COUNT(orders) && worth_another(planner); i++)
+        UP_TRY(try_repairs(planner, orders[i], REPAIRS, err));
 out:
     return rc;
 }

@@ -92,7 +92,10 @@ static const struct trait {
     size_t field;
     enum { WHOLE, REAL, TRUTH } kind;
 } traits[] = {
-#define TRAIT(name, member, kind) {name, offsetof(struct up_model, member), kind}
+#define TRAIT(name, member, kind)                                                                  \
+    {                                                                                              \
+        name, offsetof(struct up_model, member), kind                                              \
+    }
     TRAIT("num_hidden_layers", layers, WHOLE),
     TRAIT("hidden_size", hidden, WHOLE),
     TRAIT("intermediate_size", ff, WHOLE),
@@ -133,8 +136,8 @@ bool up_model_same(const struct up_model *expected, const struct up_model *found
     for (int i = 0; i < UP_COUNT(traits); i++) {
         double want = trait_value(expected, &traits[i]), got = trait_value(found, &traits[i]);
         if (want == got) continue;
-        snprintf(text, UP_MODEL_DIFFERENCE, "%s: expected %.17g, found %.17g", traits[i].name,
-                 want, got);
+        snprintf(text, UP_MODEL_DIFFERENCE, "%s: expected %.17g, found %.17g", traits[i].name, want,
+                 got);
         return false;
     }
     return true;

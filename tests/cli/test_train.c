@@ -220,7 +220,7 @@ static void test_memory_limit(void **state)
         assert_non_null(strstr(program.err, "needs"));
         program_run(&program, "upipe-report", trace);
         assert_int_equal(program.status, 0);
-        assert_non_null(strstr(program.out, "out of memory"));
+        assert_non_null(strstr(program.out, "OUT OF MEMORY"));
         assert_null(strstr(program.out, "INCOMPLETE"));
     }
     program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--memory-limit", "1MiB");

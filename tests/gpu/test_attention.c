@@ -16,6 +16,8 @@
 
 #include "rig.h"
 
+#if UPIPE_CUDA
+
 static const double TOLERANCE = 6e-3, LSE_TOLERANCE = 2e-5;
 enum { GUARD = 4096 }; // bytes behind the scratch
 
@@ -47,8 +49,7 @@ static struct up_attention_shape shape_of(const struct shape_case *c)
                                        .first_head_in_group = c->first};
 }
 
-/* --- Data
- * ----------------------------------------------------------------------------------------- */
+/* --- Data ------------------------------------------------------------------------------------- */
 
 enum name { Q, K, V, D_O, DK_BEFORE, DV_BEFORE, INPUTS, O = INPUTS, LSE, DQ, DK, DV, NAMES };
 static const char *const names[NAMES] = {"q", "k",   "v",  "d_o", "dk before", "dv before",
@@ -122,8 +123,7 @@ static void solve_on_cpu(const struct up_attention_shape *s, bool accumulate, st
     free(scratch);
 }
 
-/* --- On the GPU
- * ----------------------------------------------------------------------------------- */
+/* --- On the GPU ------------------------------------------------------------------------------- */
 
 static struct up_tensor *alloc(struct rig *rig, const char *name, enum up_dtype dtype,
                                int64_t count)
@@ -250,10 +250,8 @@ static void solve_on_gpu(struct rig *rig, const struct up_attention_shape *s, bo
     for (int name = 0; name < NAMES; name++) up_free(&rig->rank, &t[name]);
 }
 
-/* --- Which kernels
- * -------------------------------------------------------------------------------- */
+/* --- Which kernels ---------------------------------------------------------------------------- */
 
-#if UPIPE_CUDA
 static struct up_cuda *cuda_of(struct rig *rig)
 {
     return up_device_cuda_launch(rig->device);
@@ -279,39 +277,13 @@ static bool expects_cudnn(struct rig *rig)
 {
     return up_cuda_compute_capability(cuda_of(rig)) == 90 && dlopen("libcudnn.so.9", RTLD_NOW);
 }
-#else
-static void force_own(struct rig *rig, bool own)
-{
-    (void)rig;
-    (void)own;
-}
-static const char *why_own(struct rig *rig, const struct up_attention_shape *s)
-{
-    (void)rig;
-    (void)s;
-    return "";
-}
-static enum up_status prepare(struct rig *rig, const struct up_attention_shape *s,
-                              struct up_error *err)
-{
-    (void)rig;
-    (void)s;
-    return up_fail(err, UP_FAILED, "built without the cuda device");
-}
-static bool expects_cudnn(struct rig *rig)
-{
-    (void)rig;
-    return false;
-}
-#endif
 
 static bool is_cudnns(const struct shape_case *c)
 {
     return c->seq >= 64 && (c->head_dim == 64 || c->head_dim == 96 || c->head_dim == 128);
 }
 
-/* --- Against the cpu
- * ------------------------------------------------------------------------------ */
+/* --- Against the cpu -------------------------------------------------------------------------- */
 
 static double relative_error(const float *x, const float *expected, int64_t count)
 {
@@ -398,8 +370,7 @@ static void test_cudnn(void **state)
     assert_true(good);
 }
 
-/* --- Besides
- * -------------------------------------------------------------------------------------- */
+/* --- Besides ---------------------------------------------------------------------------------- */
 
 static void test_own_repeats(void **state)
 {
@@ -491,8 +462,7 @@ static void test_against_each_other(void **state)
     }
 }
 
-/* --- Beyond 32 bits
- * ------------------------------------------------------------------------------- */
+/* --- Beyond 32 bits --------------------------------------------------------------------------- */
 
 /* So many heads that a tensor of q's shape has more than 2^31 elements, at lengths that do not take
  * long. It is filled with the same heads over and over; those of the last group must come out as
@@ -609,3 +579,13 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, rig_start, rig_stop);
 }
+
+#else
+
+int main(void)
+{
+    print_message("skipped: built without the cuda device\n");
+    return 0;
+}
+
+#endif

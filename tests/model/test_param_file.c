@@ -1,5 +1,5 @@
-/* Files of all parameters, config.json, and whether two models are the same: what is written is read
- * back by the readers that take Hugging Face's own folders. */
+/* Files of all parameters, config.json, and whether two models are the same: what is written is
+ * read back by the readers that take Hugging Face's own folders. */
 #include "model/hf_config.h"
 #include "model/param_file.h"
 #include "model/safetensors_impl.h"
@@ -18,9 +18,19 @@ static const char *const both_moments[] = {"m.", "v.", NULL};
 // A small model of each kind: norms on queries and keys, tied, scaled RoPE, or none of it.
 static struct up_model small_model(bool qwen3, bool tied, bool scaled)
 {
-    struct up_model model = {.layers = 2, .hidden = 12, .ff = 20, .heads = 6, .kv_heads = 2, .vocab = 31,
-                             .head_dim = 4, .max_positions = 512, .qk_norm = qwen3, .tied = tied,
-                             .norm_epsilon = 1e-5, .rope_theta = 500000, .init_std = 0.02};
+    struct up_model model = {.layers = 2,
+                             .hidden = 12,
+                             .ff = 20,
+                             .heads = 6,
+                             .kv_heads = 2,
+                             .vocab = 31,
+                             .head_dim = 4,
+                             .max_positions = 512,
+                             .qk_norm = qwen3,
+                             .tied = tied,
+                             .norm_epsilon = 1e-5,
+                             .rope_theta = 500000,
+                             .init_std = 0.02};
     snprintf(model.family, sizeof model.family, "%s", qwen3 ? "qwen3" : "llama");
     model.rope_llama3 = scaled;
     if (scaled) {
@@ -38,7 +48,8 @@ static float element(int set, int index, int64_t i)
 }
 
 // Elements [first, first + count) of a parameter, as element() has them.
-static void write_piece(struct up_param_writer *writer, int set, int index, int64_t first, int64_t count)
+static void write_piece(struct up_param_writer *writer, int set, int index, int64_t first,
+                        int64_t count)
 {
     struct up_error err = {0};
     float values[2048];
@@ -119,7 +130,8 @@ static void check_moments(const char *path, const struct up_model *model)
         for (int i = 0; i < up_model_param_count(model); i++) {
             struct up_param param = up_model_param(model, i);
             int64_t first = param.rows * param.cols / 2, count = param.rows * param.cols - first;
-            must(up_param_reader_read(reader, both_moments[set], &param, first, count, values, &err));
+            must(up_param_reader_read(reader, both_moments[set], &param, first, count, values,
+                                      &err));
             expect_elements(values, set, i, first, count);
         }
     up_param_reader_close(reader);
@@ -181,7 +193,8 @@ static void test_created_whole(void **state)
     assert_true(value == 0);
     up_param_reader_close(reader);
     // A file that is there is never written over.
-    assert_int_equal(up_param_writer_open(path, &model, both_moments, true, &again, &err), UP_FAILED);
+    assert_int_equal(up_param_writer_open(path, &model, both_moments, true, &again, &err),
+                     UP_FAILED);
     assert_non_null(strstr(err.text, path));
     up_param_writer_close(writer);
 }
@@ -196,13 +209,15 @@ static void test_reader_refuses(void **state)
     deeper.layers = 3;
     scratch_path(path, *state, "file.safetensors");
     write_file(path, &model, both_moments);
-    assert_refused(up_param_reader_open(path, &wider, both_moments, &reader, &err), &err,
-                   "m.model.layers.0.mlp.gate_proj.weight: expected F32 [24, 12], found F32 [20, 12]");
+    assert_refused(
+        up_param_reader_open(path, &wider, both_moments, &reader, &err), &err,
+        "m.model.layers.0.mlp.gate_proj.weight: expected F32 [24, 12], found F32 [20, 12]");
     assert_refused(up_param_reader_open(path, &deeper, both_moments, &reader, &err), &err,
                    "m.model.layers.2.input_layernorm.weight: expected F32 [12], found nothing");
     assert_refused(up_param_reader_open(path, &model, weights_only, &reader, &err), &err, path);
     assert_int_equal(truncate(path, 4000), 0);
-    assert_refused(up_param_reader_open(path, &model, both_moments, &reader, &err), &err, "cut short");
+    assert_refused(up_param_reader_open(path, &model, both_moments, &reader, &err), &err,
+                   "cut short");
     remove_file(*state, "file.safetensors");
     assert_refused(up_param_reader_open(path, &model, both_moments, &reader, &err), &err, path);
 
@@ -256,7 +271,8 @@ static void test_config_reads_back(void **state)
 static void expect_type(const json_t *root, const char *name, json_type type)
 {
     const json_t *value = json_object_get(root, name);
-    if (!value || json_typeof(value) != type) fail_msg("%s is not of JSON type %d", name, (int)type);
+    if (!value || json_typeof(value) != type)
+        fail_msg("%s is not of JSON type %d", name, (int)type);
 }
 
 // Transformers warns or fails where a number is whole that should be real, or the other way round.

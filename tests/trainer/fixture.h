@@ -124,7 +124,7 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
     UP_TRY(up_rank_init(&member->rank, number, member->device, traces ? traces[number] : NULL, NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &member->bench->config, member->world,
                            member->cp, err));
-    UP_TRY(up_trainer_plan(&member->bench->config, number, &member->plan, err));
+    UP_TRY(up_trainer_plan(&member->bench->config, number, &member->plan, NULL, err));
 out:
     return rc;
 }

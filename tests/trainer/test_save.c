@@ -1,5 +1,5 @@
-/* Saves, and going on from them: the same losses as a run that never stopped, with whatever ranks and
- * techniques; nothing lost when a run is killed or the disk is full; refusals. */
+/* Saves, and going on from them: the same losses as a run that never stopped, with whatever ranks
+ * and techniques; nothing lost when a run is killed or the disk is full; refusals. */
 #include "tests/cli/program.h"
 #include "model/param_file.h"
 #include "trainer/save.h"
@@ -89,7 +89,8 @@ static void expect_equal_files(const char *a, const char *b, const char *name)
     fclose(file[1]);
 }
 
-/* --- The same training --------------------------------------------------------------------------- */
+/* --- The same training ---------------------------------------------------------------------------
+ */
 
 enum { STEPS = 10, HALF = 5 };
 
@@ -105,7 +106,8 @@ static const struct pair {
 } pairs[] = {
     {LLAMA, "--accum 4", "--accum 4", true},
     {LLAMA, "--ranks 4 --fsdp on", "--ranks 4 --fsdp on", true},
-    {LLAMA, "--ranks 2 --fsdp on --chaos 3 --accum 2", "--ranks 2 --fsdp on --chaos 8 --accum 2", true},
+    {LLAMA, "--ranks 2 --fsdp on --chaos 3 --accum 2", "--ranks 2 --fsdp on --chaos 8 --accum 2",
+     true},
     {LLAMA, "--batch 4 --optimizer host", "--batch 4", true},
     {LLAMA, "--accum 4", FULL " --accum 4", false},
     {LLAMA, FULL " --optimizer host --batch 2", "--batch 2", false},
@@ -181,7 +183,8 @@ static void test_same_losses(void **state)
     }
 }
 
-/* --- One training, for the tests below ----------------------------------------------------------- */
+/* --- One training, for the tests below -----------------------------------------------------------
+ */
 
 #define SMALL "--layers 1 --seq 16 --lr 1e-3 --threads 1"
 
@@ -334,11 +337,13 @@ static void test_dry(void **state)
     folder_remove(training.folder);
 }
 
-/* --- Killed, and out of space -------------------------------------------------------------------- */
+/* --- Killed, and out of space --------------------------------------------------------------------
+ */
 
 enum { KILL_STEPS = 1000 };
 
-// One more step from the newest save, whose loss must be the straight run's; nothing partial remains.
+// One more step from the newest save, whose loss must be the straight run's; nothing partial
+// remains.
 static void go_on(const struct training *training, int64_t newest, const double *loss)
 {
     struct words words = {0};
@@ -352,7 +357,8 @@ static void go_on(const struct training *training, int64_t newest, const double 
     run_well(&words);
     assert_int_equal(read_losses(log, resumed, KILL_STEPS), 1);
     if (resumed[newest] != loss[newest])
-        fail_msg("step %lld: %.17g, expected %.17g", (long long)newest, resumed[newest], loss[newest]);
+        fail_msg("step %lld: %.17g, expected %.17g", (long long)newest, resumed[newest],
+                 loss[newest]);
     assert_int_equal(up_save_newest(training->saves), newest + 1);
     assert_int_equal(folder_count(training->saves), newest + 1);
 }
@@ -454,7 +460,8 @@ static void test_no_space(void **state)
         assert_int_equal(program.status, 1);
         const char *newline = strchr(program.err, '\n');
         if (!newline || newline[1]) fail_msg("expected one line: %s", program.err);
-        assert_non_null(strstr(program.err, "optimizer.safetensors: cannot be written: File too large"));
+        assert_non_null(
+            strstr(program.err, "optimizer.safetensors: cannot be written: File too large"));
         assert_int_equal(folder_count(training.saves), 1);
         run_well(&more); // and with space it goes on
         assert_int_equal(folder_count(training.saves), 3);
@@ -462,7 +469,8 @@ static void test_no_space(void **state)
     }
 }
 
-/* --- Refusals ------------------------------------------------------------------------------------ */
+/* --- Refusals ------------------------------------------------------------------------------------
+ */
 
 static void expect_refusal(const struct training *training, const char *resume, const char *options,
                            const char *says)
@@ -523,7 +531,8 @@ static void test_bad_folders_refused(void **state)
 
     // Another training is there, finished or under way.
     train(&training, "--steps 3");
-    expect_save_refusal(&training, training.saves, "holds step-00000003, and this run begins at step 0");
+    expect_save_refusal(&training, training.saves,
+                        "holds step-00000003, and this run begins at step 0");
     words = (struct words){0};
     in(path, training.folder, "busy");
     add_training(&words, &training, "--steps 1000000");
@@ -559,7 +568,8 @@ static void test_damage_refused(void **state)
     training_make(&training);
     train(&training, "--steps 1");
     expect_damage(&training, "rm trainer.json", "expected a save");
-    expect_damage(&training, "echo '{' > trainer.json", "damaged/trainer.json: expected a JSON file");
+    expect_damage(&training, "echo '{' > trainer.json",
+                  "damaged/trainer.json: expected a JSON file");
     expect_damage(&training, "sed -i 's/upipe save/other/' trainer.json", "trainer.json: format");
     expect_damage(&training, "sed -i 's/\"version\": 1/\"version\": 2/' trainer.json",
                   "version: expected at most 1, found 2");
@@ -570,24 +580,31 @@ static void test_damage_refused(void **state)
     expect_damage(&training, "sed -i 's/: 10000.0/: 10001.0/' config.json",
                   "damaged/config.json: expected the model of trainer.json");
     expect_damage(&training, "rm model.safetensors", "model.safetensors");
-    expect_damage(&training, "truncate -s -1 model.safetensors", "damaged/model.safetensors: cut short");
+    expect_damage(&training, "truncate -s -1 model.safetensors",
+                  "damaged/model.safetensors: cut short");
     expect_damage(&training, "rm optimizer.safetensors", "damaged/optimizer.safetensors");
     expect_damage(&training, "truncate -s 100 optimizer.safetensors",
                   "damaged/optimizer.safetensors: cut short");
     expect_damage(&training, "cp model.safetensors optimizer.safetensors",
                   "tensor m.model.embed_tokens.weight: expected F32 [256, 128], found nothing");
-    expect_damage(&training, "mkdir step-00000009 && rm trainer.json", "step-00000009/trainer.json");
+    expect_damage(&training, "mkdir step-00000009 && rm trainer.json",
+                  "step-00000009/trainer.json");
     folder_remove(training.folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_losses),        cmocka_unit_test(test_when_it_saves),
-        cmocka_unit_test(test_an_older_save),      cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_dry),                cmocka_unit_test(test_killed_at_random),
-        cmocka_unit_test(test_leftovers),          cmocka_unit_test(test_no_space),
-        cmocka_unit_test(test_other_runs_refused), cmocka_unit_test(test_bad_folders_refused),
+        cmocka_unit_test(test_same_losses),
+        cmocka_unit_test(test_when_it_saves),
+        cmocka_unit_test(test_an_older_save),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_dry),
+        cmocka_unit_test(test_killed_at_random),
+        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_no_space),
+        cmocka_unit_test(test_other_runs_refused),
+        cmocka_unit_test(test_bad_folders_refused),
         cmocka_unit_test(test_damage_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -271,6 +271,16 @@ static struct up_interval copy(struct up_device *device, enum up_stream stream, 
     return (struct up_interval){now, now};
 }
 
+static void CUDART_CB add_one(void *counter) { atomic_fetch_add((_Atomic uint64_t *)counter, 1); }
+
+static void tick(struct up_device *device, enum up_stream stream, _Atomic uint64_t *counter)
+{
+    struct up_cuda *cuda = &cuda_of(device)->stream[stream];
+    if (cuda->device->error.status) return;
+    up_cuda_try(cuda, cudaLaunchHostFunc(cuda->stream, add_one, (void *)counter), "a host call");
+    cuda->given++;
+}
+
 static struct up_moment now_in(struct up_device *device, enum up_stream stream)
 {
     return (struct up_moment){stream, cuda_of(device)->stream[stream].given};
@@ -360,6 +370,7 @@ static const struct up_device_ops cuda_ops = {
     .launch = launch,
     .copy = copy,
     .now_in = now_in,
+    .tick = tick,
     .wait = wait_moment,
     .synchronize = synchronize,
     .check = check,

@@ -50,8 +50,7 @@ static struct up_cudnn *cudnn_of(struct state *state, struct up_cuda *cuda)
     return state->cudnn;
 }
 
-/* --- Slices
- * --------------------------------------------------------------------------------------- */
+/* --- Slices ----------------------------------------------------------------------------------- */
 
 struct call {
     const struct up_attention_shape *shape;
@@ -94,8 +93,7 @@ static float *lse_of(const struct up_attention_shape *s, const float *lse, int64
     return (float *)lse + (b * s->heads + head) * s->seq;
 }
 
-/* --- Forward
- * -------------------------------------------------------------------------------------- */
+/* --- Forward ---------------------------------------------------------------------------------- */
 
 enum { FORWARD_WORKSPACE_BYTES = 256 };
 
@@ -141,8 +139,7 @@ static void forward_on_cudnn(const struct call *call, const struct up_attention_
         }
 }
 
-/* --- Backward
- * ------------------------------------------------------------------------------------- */
+/* --- Backward --------------------------------------------------------------------------------- */
 
 static const struct up_cudnn_plan *backward_plan(const struct call *call,
                                                  const struct up_attention_run *run,
@@ -248,8 +245,7 @@ static void backward_on_cudnn(const struct call *call, const struct up_attention
         }
 }
 
-/* --- The operations
- * ------------------------------------------------------------------------------- */
+/* --- The operations --------------------------------------------------------------------------- */
 
 /* What both implementations rely on; a broken caller otherwise. */
 static void check(const struct up_attention_shape *s, enum up_dtype dtype)
@@ -304,8 +300,7 @@ void up_cuda_attention_backward(const void *args, struct up_cuda *cuda)
         up_cuda_try(cuda, up_attention_own_backward(a, up_cuda_stream(cuda)), "attention_backward");
 }
 
-/* --- Ahead of time
- * -------------------------------------------------------------------------------- */
+/* --- Ahead of time ---------------------------------------------------------------------------- */
 
 const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_attention_shape *shape)
 {

@@ -31,8 +31,7 @@ struct up_cudnn {
     int count;
 };
 
-/* --- Descriptors
- * ---------------------------------------------------------------------------------- */
+/* --- Descriptors ------------------------------------------------------------------------------ */
 
 static void fail(struct up_descriptors *list, cudnnStatus_t status, const char *what)
 {
@@ -74,8 +73,7 @@ static void unmake_all(struct up_descriptors *list)
     while (list->count > 0) list->api->unmake(list->made[--list->count]);
 }
 
-/* --- Plans
- * ---------------------------------------------------------------------------------------- */
+/* --- Plans ------------------------------------------------------------------------------------ */
 
 static up_descriptor make_heuristics(struct up_descriptors *list, cudnnHandle_t handle,
                                      const struct up_attention_view *view)
@@ -184,8 +182,7 @@ const struct up_cudnn_plan *up_cudnn_plan(struct up_cudnn *cudnn,
     return NULL;
 }
 
-/* --- Running
- * -------------------------------------------------------------------------------------- */
+/* --- Running ---------------------------------------------------------------------------------- */
 
 static up_descriptor make_bindings(struct up_descriptors *list, void *const *bound, void *workspace)
 {
@@ -240,8 +237,7 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
     unmake_all(&list);
 }
 
-/* --- The library
- * ---------------------------------------------------------------------------------- */
+/* --- The library ------------------------------------------------------------------------------ */
 
 static enum up_status load(struct up_cudnn *cudnn, struct up_error *err)
 {

@@ -70,8 +70,7 @@ static __device__ inline float up_scale_of(const struct up_attention_shape &s)
     return 1 / sqrtf((float)s.head_dim);
 }
 
-/* --- Forward
- * -------------------------------------------------------------------------------------- */
+/* --- Forward ---------------------------------------------------------------------------------- */
 
 /* Of the two rows that a thread holds a part of. max: base 2, of the whole row; sum: of the
  * thread's own part. */
@@ -189,8 +188,7 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::FORWARD_THREADS)
     up_forward_store<WIDTH>(a, b, head, block * UP_TILE_ROWS + warp * 16, o, online);
 }
 
-/* --- Backward: the row dots
- * ----------------------------------------------------------------------- */
+/* --- Backward: the row dots ------------------------------------------------------------------- */
 
 enum { UP_DOT_THREADS = 256 };
 
@@ -216,8 +214,7 @@ static __global__ void __launch_bounds__(UP_DOT_THREADS)
     if (threadIdx.x % 32 == 0) delta[head * s.seq + row] = sum;
 }
 
-/* --- Backward: keys
- * ------------------------------------------------------------------------------- */
+/* --- Backward: keys --------------------------------------------------------------------------- */
 
 /* A tile of queries as the keys pass over it. Of rows beyond the sequence lse is infinite, so that
  * their probabilities are 0. */
@@ -355,8 +352,7 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::KEY_THREADS)
     up_key_store<COLUMNS>(a, a.dv, b, kv_head, block * UP_TILE_ROWS + first, column, dv, 1);
 }
 
-/* --- Backward: queries
- * ---------------------------------------------------------------------------- */
+/* --- Backward: queries ------------------------------------------------------------------------ */
 
 /* Of the two rows that a thread holds a part of; lse base 2. */
 struct up_query_rows {
@@ -456,8 +452,7 @@ __global__ void __launch_bounds__(up_flash<WIDTH>::QUERY_THREADS)
     up_tile_store_half<WIDTH>(to, dq, 1, scale);
 }
 
-/* --- Adding
- * --------------------------------------------------------------------------------------- */
+/* --- Adding ----------------------------------------------------------------------------------- */
 
 enum { UP_ADD_THREADS = 256 };
 

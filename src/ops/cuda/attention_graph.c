@@ -27,8 +27,7 @@ struct layout {
     int64_t dims[4], strides[4];
 };
 
-/* --- Tensors
- * -------------------------------------------------------------------------------------- */
+/* --- Tensors ---------------------------------------------------------------------------------- */
 
 static up_descriptor tensor(struct graph *g, int64_t id, enum kind kind, cudnnDataType_t type,
                             struct layout layout)
@@ -104,8 +103,7 @@ static up_descriptor statistic(struct graph *g)
     return intermediate(g, CUDNN_DATA_FLOAT, packed(g, 1));
 }
 
-/* --- Operations
- * ----------------------------------------------------------------------------------- */
+/* --- Operations ------------------------------------------------------------------------------- */
 
 static void add_operation(struct graph *g, up_descriptor operation, const char *what)
 {
@@ -193,8 +191,7 @@ static up_descriptor reshape(struct graph *g, up_descriptor x, struct layout lay
     return y;
 }
 
-/* --- The graphs
- * ----------------------------------------------------------------------------------- */
+/* --- The graphs ------------------------------------------------------------------------------- */
 
 static up_descriptor index_along(struct graph *g, up_descriptor x, int64_t axis)
 {
