@@ -1,3 +1,4 @@
+/* Finding, checking and loading saves; see resume.h. */
 #include "trainer/resume.h"
 #include "model/hf_config.h"
 #include "trainer/save.h"
@@ -12,8 +13,7 @@
 
 enum { RECORD_LIMIT = 1 << 20 };
 
-/* --- The record ----------------------------------------------------------------------------------
- */
+/* --- The record ------------------------------------------------------------------------------ */
 
 static enum up_status read_integer(const json_t *root, const char *path, const char *name,
                                    int64_t least, int64_t *value, struct up_error *err)
@@ -78,8 +78,7 @@ out:
     return rc;
 }
 
-/* --- Finding it ----------------------------------------------------------------------------------
- */
+/* --- Finding it ------------------------------------------------------------------------------ */
 
 // A folder with a record is a save; of any other, the newest save in it is meant.
 static enum up_status find_folder(struct up_resume *resume, const char *path, struct up_error *err)
@@ -114,8 +113,7 @@ out:
     return rc;
 }
 
-/* --- Would it go on? -----------------------------------------------------------------------------
- */
+/* --- Would it go on? ------------------------------------------------------------------------- */
 
 static enum up_status check_model(const struct up_resume *resume, const struct up_model *model,
                                   struct up_error *err)
@@ -165,8 +163,7 @@ out:
     return rc;
 }
 
-/* --- The moments ---------------------------------------------------------------------------------
- */
+/* --- The moments ----------------------------------------------------------------------------- */
 
 enum up_status up_resume_open(struct up_resume *resume, const struct up_model *model,
                               struct up_error *err)

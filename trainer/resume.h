@@ -1,7 +1,6 @@
 /* Going on from a save (trainer/save.h), exactly. Learning rates, AdamW's bias correction and the
  * windows of the data follow from the number of a step alone; so the steps done, the weights and
- * the moments are all there is to restore. Ranks and techniques may differ from those that saved.
- */
+ * the moments are all there is to restore. Ranks and techniques may differ from the save's. */
 #ifndef UP_TRAINER_RESUME_H
 #define UP_TRAINER_RESUME_H
 

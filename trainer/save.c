@@ -1,3 +1,4 @@
+/* Writing saves; see save.h. */
 #include "trainer/save.h"
 #include "model/data.h"
 #include "model/hf_config.h"
@@ -18,8 +19,7 @@
 static const char *const weight_sets[] = {"", NULL};
 static const char *const moment_sets[] = {UP_SAVE_PREFIX_M, UP_SAVE_PREFIX_V, NULL};
 
-/* --- Names ---------------------------------------------------------------------------------------
- */
+/* --- Names ----------------------------------------------------------------------------------- */
 
 const char *up_save_name(char out[UP_SAVE_NAME], int64_t steps_done)
 {
@@ -63,8 +63,7 @@ int64_t up_save_newest(const char *dir)
     return newest;
 }
 
-/* --- The directory -------------------------------------------------------------------------------
- */
+/* --- The directory --------------------------------------------------------------------------- */
 
 // `error`: errno's.
 static enum up_status refuse(const struct up_saver *saver, int error, const char *why,
@@ -125,8 +124,7 @@ bool up_saver_due(const struct up_saver *saver, int64_t steps_done)
     return steps_done == saver->options->steps || (every && steps_done % every == 0);
 }
 
-/* --- One save ------------------------------------------------------------------------------------
- */
+/* --- One save -------------------------------------------------------------------------------- */
 
 // A save while it is written.
 struct pending {

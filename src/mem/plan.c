@@ -21,11 +21,11 @@
 #include <string.h>
 
 enum {
-    /* What all tries together may cost, in address ranges gone through, while the height is
-     * 1/LARGE_GAIN above the live peak or more; of a smaller gain in proportion. Bounds the time,
-     * and unlike a clock gives equal plans on all machines. */
-    WORK = 100000000,
-    LARGE_GAIN = 64,
+    /* What all tries together may cost, in address ranges gone through, for each percent that the
+     * height is above the live peak; and at most. Bounds the time, and unlike a clock gives equal
+     * plans on all machines. */
+    WORK_FOR_PERCENT = 64000000,
+    MOST_WORK = 250000000,
     REPAIRS = 20, // tries of one order
     VISIT = 8,    // what visiting a node costs besides, in ranges
     /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far
@@ -508,9 +508,9 @@ static enum up_status try_order(struct planner *planner, struct up_error *err)
 static bool worth_another(const struct planner *planner)
 {
     int64_t gain = planner->height - planner->live_peak;
-    double share = (double)gain * LARGE_GAIN / (double)planner->live_peak;
-    double allowed = share < 1 ? WORK * share : WORK;
-    return gain > 0 && (double)(planner->index.work + planner->last_work) <= allowed;
+    double percent = 100 * (double)gain / (double)planner->live_peak;
+    double work = (double)(planner->index.work + planner->last_work);
+    return gain > 0 && work <= MOST_WORK && work <= percent * WORK_FOR_PERCENT;
 }
 
 static void count_misses(struct planner *planner)

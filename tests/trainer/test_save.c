@@ -89,8 +89,7 @@ static void expect_equal_files(const char *a, const char *b, const char *name)
     fclose(file[1]);
 }
 
-/* --- The same training ---------------------------------------------------------------------------
- */
+/* --- The same training ----------------------------------------------------------------------- */
 
 enum { STEPS = 10, HALF = 5 };
 
@@ -183,8 +182,7 @@ static void test_same_losses(void **state)
     }
 }
 
-/* --- One training, for the tests below -----------------------------------------------------------
- */
+/* --- One training, for the tests below ------------------------------------------------------- */
 
 #define SMALL "--layers 1 --seq 16 --lr 1e-3 --threads 1"
 
@@ -337,8 +335,7 @@ static void test_dry(void **state)
     folder_remove(training.folder);
 }
 
-/* --- Killed, and out of space --------------------------------------------------------------------
- */
+/* --- Killed, and out of space ---------------------------------------------------------------- */
 
 enum { KILL_STEPS = 1000 };
 
@@ -469,8 +466,7 @@ static void test_no_space(void **state)
     }
 }
 
-/* --- Refusals ------------------------------------------------------------------------------------
- */
+/* --- Refusals -------------------------------------------------------------------------------- */
 
 static void expect_refusal(const struct training *training, const char *resume, const char *options,
                            const char *says)
