@@ -99,9 +99,10 @@ static enum up_status open_members(struct run *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     UP_TRY(up_group_open(&run->group, run->options, &run->config, &run->machine, err));
-    run->members = calloc((size_t)run->count, sizeof *run->members);
-    run->ticks = calloc((size_t)run->count, sizeof *run->ticks);
+    run->members = calloc((size_t)run->group.count, sizeof *run->members);
+    run->ticks = calloc((size_t)run->group.count, sizeof *run->ticks);
     if (!run->members || !run->ticks) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    run->count = run->group.count;
     for (int i = 0; i < run->count; i++)
         run->members[i] = (struct member){.run = run, .number = i, .seat = &run->group.seat[i]};
 out:

@@ -339,6 +339,23 @@ static void run_cast(const int64_t *p, float *const *t)
     free(narrow);
 }
 
+/* p: count. */
+static void operands_add(const int64_t *p, struct operand *o)
+{
+    o[0] = (struct operand){p[0], IN, false};
+    o[1] = (struct operand){p[0], ADD, false};
+}
+
+static void run_add(const int64_t *p, float *const *t)
+{
+    up_cpu_add(&(struct up_add_args){t[0], t[1], p[0]});
+}
+
+static void reference_add(const int64_t *p, double *const *t)
+{
+    for (int64_t i = 0; i < p[0]; i++) t[1][i] += t[0][i];
+}
+
 /* Rounded to 8 significant bits, ties to even. */
 static void reference_cast(const int64_t *p, double *const *t)
 {
@@ -432,6 +449,8 @@ static const struct op_case cases[] = {
     CASE(fill, 0, 300000),
     CASE(fill, 0, 0),
     CASE(cast, 0, 40001),
+    CASE(add, 0, 40001),
+    CASE(add, 0, 0),
 };
 
 /* A case's operands: as fp32, and the reference's. Aliased outputs share the input's fp32 memory.
