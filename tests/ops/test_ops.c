@@ -449,8 +449,8 @@ static const struct op_case cases[] = {
     CASE(fill, 0, 300000),
     CASE(fill, 0, 0),
     CASE(cast, 0, 40001),
-    CASE(add, 0, 40001),
-    CASE(add, 0, 0),
+    CASE(add, FORWARD, 40001),
+    CASE(add, FORWARD, 0),
 };
 
 /* A case's operands: as fp32, and the reference's. Aliased outputs share the input's fp32 memory.
