@@ -307,8 +307,11 @@ static enum up_status start(struct member *member, struct up_error *err)
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
                         : up_state_randomise(&trainer->units, (uint64_t)run->options->seed, err));
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
-    UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, &layer_s, err));
-    UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
+    // Where nothing is placed and nobody looks there is no need to plan.
+    if (!is_dry(run) || member->trace) {
+        UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, &layer_s, err));
+        UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
+    }
     UP_TRY(up_group_prepare(&run->group, member->number, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;

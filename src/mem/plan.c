@@ -74,7 +74,7 @@ static int compare_moments(const void *left, const void *right)
 // A multiple of align, INT64_MAX where there is none.
 static int64_t round_up(int64_t bytes, int64_t align)
 {
-    return bytes > INT64_MAX - (align - 1) ? INT64_MAX : (bytes + align - 1) & -align;
+    return bytes > INT64_MAX - (align - 1) ? INT64_MAX : (bytes + (align - 1)) & -align;
 }
 
 // The lives that take room, in order of their index; the number of them.

@@ -41,7 +41,7 @@ enum { ALIGN = 256 };
 
 static int64_t rounded(const struct up_life *life, int64_t align)
 {
-    return up_ceil_div(life->bytes, align) * align;
+    return (life->bytes + (align - 1)) / align * align;
 }
 
 static bool alive_together(const struct up_life *a, const struct up_life *b)

@@ -4,6 +4,7 @@
 #define UP_TESTS_TRAINER_FIXTURE_H
 
 #include "model/data.h"
+#include "trainer/group.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
 #include "trainer/state.h"
@@ -30,11 +31,10 @@ static const char *const fixture_names[] = {"tiny-llama3", "tiny-llama31-scaled-
 
 enum { MAX_RANKS = 16 };
 
-/* One rank's trainer with all that it stands on. */
+/* One rank's trainer. */
 struct member {
     struct bench *bench;
-    struct up_device *device;
-    struct up_comm *world, *cp;
+    struct up_seat *seat;
     struct up_rank rank;
     struct up_trainer trainer;
     struct up_step_plan plan;
@@ -46,6 +46,8 @@ struct member {
 /* All ranks of a config (on dry rank 0 alone), each with a thread while bench_run runs. */
 struct bench {
     struct up_config config;
+    struct up_train_options options;
+    struct up_group group;
     int count;
     struct member member[MAX_RANKS];
     enum up_status (*run)(struct member *member, void *argument);
@@ -58,32 +60,15 @@ static inline struct up_config plain_config(void)
                               .dp = 1};
 }
 
-static inline void bench_open_comms(struct bench *bench, enum up_device_kind kind)
-{
-    struct up_error error = {0};
-    struct up_comm *comms[MAX_RANKS];
-    int cp = (int)bench->config.cp, ranks = (int)up_config_ranks(&bench->config);
-    if (kind == UP_DEVICE_DRY) {
-        must(up_comm_dry_create(ranks, 0, &bench->member[0].world, &error));
-        must(up_comm_dry_create(cp, 0, &bench->member[0].cp, &error));
-        return;
-    }
-    must(up_comm_threads_create(ranks, comms, &error));
-    for (int r = 0; r < ranks; r++) bench->member[r].world = comms[r];
-    for (int first = 0; first < ranks; first += cp) {
-        must(up_comm_threads_create(cp, comms, &error));
-        for (int r = 0; r < cp; r++) bench->member[first + r].cp = comms[r];
-    }
-}
-
 static inline void *bench_thread(void *argument)
 {
     struct member *member = argument;
-    up_device_bind(member->device);
+    struct up_seat *seat = member->seat;
+    up_device_bind(seat->device);
     member->status = member->bench->run(member, member->bench->argument);
     if (member->status) {
-        up_comm_abort(member->world, member->error.text);
-        up_comm_abort(member->cp, member->error.text);
+        if (seat->world) up_comm_abort(seat->world, member->error.text);
+        if (seat->cp) up_comm_abort(seat->cp, member->error.text);
     }
     return NULL;
 }
@@ -119,12 +104,16 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
 {
     enum up_status rc = UP_OK;
     struct up_error *err = &member->error;
-    int number = (int)(member - member->bench->member);
+    struct bench *bench = member->bench;
+    int number = (int)(member - bench->member);
     struct up_trace *const *traces = argument;
-    UP_TRY(up_rank_init(&member->rank, number, member->device, traces ? traces[number] : NULL, NULL, err));
-    UP_TRY(up_trainer_init(&member->trainer, &member->rank, &member->bench->config, member->world,
-                           member->cp, err));
-    UP_TRY(up_trainer_plan(&member->bench->config, number, &member->plan, NULL, err));
+    UP_TRY(up_group_join(&bench->group, number, err));
+    UP_TRY(up_rank_init(&member->rank, number, member->seat->device, traces ? traces[number] : NULL, NULL,
+                        err));
+    UP_TRY(up_trainer_init(&member->trainer, &member->rank, &bench->config, member->seat->world,
+                           member->seat->cp, err));
+    UP_TRY(up_trainer_plan(&bench->config, number, &member->plan, NULL, err));
+    UP_TRY(up_group_prepare(&bench->group, number, err));
 out:
     return rc;
 }
@@ -139,19 +128,16 @@ static inline void bench_open_traced(struct bench *bench, const struct up_config
     memset(bench, 0, sizeof *bench);
     bench->config = *config;
     if (!bench->config.attn_layers) bench->config.attn_layers = config->model.layers;
+    bench->options.device = (int)kind;
+    bench->options.chaos = (int64_t)chaos_seed;
     must(up_config_check(&bench->config, &error));
     must(up_machine_find("generic", &machine, &error));
-    bench->count = kind == UP_DEVICE_DRY ? 1 : (int)up_config_ranks(config);
+    must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, &error));
+    bench->count = bench->group.count;
     assert_true(bench->count <= MAX_RANKS);
-    bench_open_comms(bench, kind);
     for (int r = 0; r < bench->count; r++) {
-        struct member *member = &bench->member[r];
-        uint64_t seed = chaos_seed ? chaos_seed + (uint64_t)r * 1000003 : 0;
-        member->bench = bench;
-        member->device = kind == UP_DEVICE_DRY
-                             ? up_device_dry_create(config->as, &machine, &error)
-                             : up_device_cpu_create(bench->count > 1 ? 1 : 0, seed, &error);
-        assert_non_null(member->device);
+        bench->member[r].bench = bench;
+        bench->member[r].seat = &bench->group.seat[r];
     }
     bench_run(bench, bench_init_member, (void *)traces);
 }
@@ -166,16 +152,15 @@ static inline void bench_close(struct bench *bench)
 {
     for (int r = 0; r < bench->count; r++) {
         struct member *member = &bench->member[r];
+        up_device_bind(member->seat->device);
         for (int s = 0; s < UP_STREAM_COUNT; s++)
             up_stream_synchronize(&member->rank, (enum up_stream)s);
         up_trainer_release(&member->trainer);
         assert_int_equal(member->rank.unplanned, 0);
         up_rank_release(&member->rank);
         up_step_plan_release(&member->plan);
-        up_comm_destroy(member->cp);
-        up_comm_destroy(member->world);
-        up_device_destroy(member->device);
     }
+    up_group_close(&bench->group);
 }
 
 /* A fixture's files. */
@@ -287,15 +272,24 @@ static inline enum up_status run_step(struct member *member, void *argument)
     return rc;
 }
 
+/* Elements [at, at + count) of an fp32 tensor on a rank's device. */
+static inline void read_device(struct member *member, float *out, const struct up_tensor *tensor,
+                               int64_t at, int64_t count)
+{
+    struct up_device *device = member->seat->device;
+    up_device_bind(device);
+    device->ops->copy(device, UP_STREAM_COMPUTE, out, UP_SPACE_HOST, (const float *)tensor->data + at,
+                      tensor->space, count * (int64_t)sizeof *out);
+    up_stream_synchronize(&member->rank, UP_STREAM_COMPUTE);
+}
+
 /* The whole gradient of a parameter, put together from the ranks' shares. */
 static inline void collect_gradient(struct bench *bench, const struct up_param *param, float *out)
 {
     for (int r = 0; r < bench->count; r++) {
         const struct up_unit *unit = up_units_of(&bench->member[r].trainer.units, param);
         struct up_part part = up_unit_part(unit, param);
-        if (part.count)
-            memcpy(out + part.first, (const float *)unit->grads->data + part.at,
-                   (size_t)part.count * sizeof *out);
+        if (part.count) read_device(&bench->member[r], out + part.first, unit->grads, part.at, part.count);
     }
 }
 

@@ -1,0 +1,180 @@
+/* The step on GPUs against the fp64 reference: loss and gradients of every fixture, on 1, 2 and 4 GPUs and
+ * on every rung of the ladder, and the event list against the dry device's. */
+#include "tests/trainer/fixture.h"
+
+#if UPIPE_CUDA
+#include "device/cuda/cuda.h"
+#include "ops/cuda/attention_cuda.h"
+
+static void use_own_attention(struct bench *bench)
+{
+    for (int r = 0; r < bench->count; r++)
+        up_cuda_attention_force_own(up_device_cuda_launch(bench->member[r].seat->device), true);
+}
+#else
+static void use_own_attention(struct bench *bench) { (void)bench; }
+
+static int up_device_cuda_count(void) { return 0; }
+#endif
+
+static void need_gpus(int count)
+{
+    if (up_device_cuda_count() >= count) return;
+    printf("skipped: %d GPUs are needed, %d are here\n", count, up_device_cuda_count());
+    skip();
+}
+
+enum { RUNGS = 8 };
+static const char *const rung_names[RUNGS] = {"none",    "fsdp",  "ulysses", "checkpoint",
+                                              "offload", "tiled", "upipe",   "attn"};
+
+// As --stack has it, but for tiles that a fixture is long enough for; "attn" is upipe with attention kept.
+static struct up_config rung_config(const struct fixture *fixture, int rung, int64_t ranks)
+{
+    struct up_config config = plain_config();
+    config.model = fixture->model;
+    config.as = UP_DEVICE_CUDA;
+    config.dtype = UP_BF16;
+    config.seq = fixture->seq;
+    config.fsdp = rung >= 1;
+    config.cp = rung >= 2 ? ranks : 1;
+    config.dp = ranks / config.cp;
+    config.checkpoint = rung >= 3 ? UP_CHECKPOINT_BLOCK : UP_CHECKPOINT_NONE;
+    config.offload_layers = rung >= 4 ? config.model.layers : 0;
+    config.tile_mlp = config.tile_attn = rung >= 5 ? 40 : 0;
+    config.tile_loss = rung >= 5 ? 16 : 0;
+    config.upipe = rung >= 6 ? config.cp : 0;
+    if (rung == 7) config.checkpoint = UP_CHECKPOINT_ATTN;
+    config.attn_layers = config.model.layers;
+    return config;
+}
+
+struct errors {
+    double loss, gradient;
+    char worst[96];
+    uint64_t hash;
+    int64_t peak;
+};
+
+// With data-parallel ranks each rank has the first window, so that the mean is that window's.
+static struct errors measure(const struct fixture *fixture, const struct up_config *config)
+{
+    static struct bench bench;
+    struct errors errors;
+    const char *worst;
+    bench_open(&bench, config, UP_DEVICE_CUDA, 0);
+    fixture_load_weights(fixture, &bench);
+    struct gradients_call call = {.counted = fixture_load_tokens(fixture, &bench, 0)};
+    for (int r = (int)config->cp; r < bench.count; r++)
+        memcpy(bench.member[r].trainer.tokens_host->data,
+               bench.member[r % config->cp].trainer.tokens_host->data,
+               (size_t)bench.member[r].trainer.tokens_host->bytes);
+    bench_run(&bench, run_gradients, &call);
+    double expected = fixture_number(fixture->expected, "loss");
+    errors.loss = fabs(call.result.loss / expected - 1);
+    errors.gradient = gradient_error(fixture, &bench, &worst);
+    snprintf(errors.worst, sizeof errors.worst, "%s", worst);
+    errors.hash = bench.member[0].rank.usage.event_hash;
+    errors.peak = bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE];
+    bench_close(&bench);
+    return errors;
+}
+
+static void check_dry(const struct up_config *config, const struct errors *cuda)
+{
+    static struct bench bench;
+    struct gradients_call call = {.counted = config->seq};
+    bench_open(&bench, config, UP_DEVICE_DRY, 0);
+    bench_run(&bench, run_gradients, &call);
+    assert_true(bench.member[0].rank.usage.event_hash == cuda->hash);
+    assert_int_equal(bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE], cuda->peak);
+    bench_close(&bench);
+}
+
+static void check_ranks(int ranks)
+{
+    need_gpus(ranks);
+    for (int i = 0; i < UP_COUNT(fixture_names); i++) {
+        struct fixture fixture;
+        fixture_open(&fixture, fixture_names[i]);
+        struct up_config plain = rung_config(&fixture, 0, 1);
+        struct errors none = measure(&fixture, &plain);
+        for (int rung = 0; rung < RUNGS; rung++) {
+            struct up_config config = rung_config(&fixture, rung, ranks);
+            if (config.model.heads % config.cp) continue;
+            struct errors got = measure(&fixture, &config);
+            printf("%-26s %d GPUs %-10s loss %.1e gradients %.1e (none %.1e) %s\n", fixture_names[i],
+                   ranks, rung_names[rung], got.loss, got.gradient, none.gradient, got.worst);
+            assert_true(got.loss <= 2e-3);
+            assert_true(got.gradient <= 2e-2 || got.gradient <= 1.7 * none.gradient);
+            check_dry(&config, &got);
+        }
+        fixture_close(&fixture);
+    }
+}
+
+static void test_one_gpu(void **state) { (void)state; check_ranks(1); }
+static void test_two_gpus(void **state) { (void)state; check_ranks(2); }
+static void test_four_gpus(void **state) { (void)state; check_ranks(4); }
+
+/* --- A longer run --------------------------------------------------------------------------------- */
+
+enum { CURVE_STEPS = 50, CURVE_SEQ = 11 };
+
+static void run_curve(const struct fixture *fixture, const struct up_config *config,
+                      enum up_device_kind kind, bool deterministic, double *loss)
+{
+    static struct bench bench;
+    static const struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
+                                          .decay = 0.1, .clip = 1};
+    bench_open(&bench, config, kind, 0);
+    if (deterministic) use_own_attention(&bench);
+    fixture_load_weights(fixture, &bench);
+    for (int64_t step = 0; step < CURVE_STEPS; step++) {
+        struct step_call call = {.step = step, .hyper = &hyper};
+        call.counted = fixture_load_tokens(fixture, &bench, step);
+        bench_run(&bench, run_step, &call);
+        loss[step] = call.result.loss;
+    }
+    bench_close(&bench);
+}
+
+// 50 steps on one GPU stay with the cpu's curve, and two of the same bits with the own kernels.
+static void test_curve(void **state)
+{
+    (void)state;
+    static double cpu[CURVE_STEPS], cuda[CURVE_STEPS], first[CURVE_STEPS], second[CURVE_STEPS];
+    struct fixture fixture;
+    need_gpus(1);
+    fixture_open(&fixture, "tiny-qwen3");
+    struct up_config config = rung_config(&fixture, 7, 1);
+    config.seq = CURVE_SEQ;
+    run_curve(&fixture, &config, UP_DEVICE_CUDA, false, cuda);
+    run_curve(&fixture, &config, UP_DEVICE_CUDA, true, first);
+    run_curve(&fixture, &config, UP_DEVICE_CUDA, true, second);
+    config.as = UP_DEVICE_CPU;
+    config.dtype = UP_F32;
+    run_curve(&fixture, &config, UP_DEVICE_CPU, false, cpu);
+    double worst = 0;
+    for (int step = 0; step < CURVE_STEPS; step++) {
+        worst = fmax(worst, fabs(cuda[step] / cpu[step] - 1));
+        assert_true(first[step] == second[step]);
+    }
+    printf("50 steps: off by %.1e at most\n", worst);
+    assert_true(cpu[CURVE_STEPS - 1] < cpu[0] - 0.5);
+    assert_true(worst <= 1e-2);
+    fixture_close(&fixture);
+}
+
+int main(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_two_gpus),
+        cmocka_unit_test(test_four_gpus),
+        cmocka_unit_test(test_curve),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
