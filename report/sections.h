@@ -11,8 +11,8 @@
 void up_section_run(struct up_emitter *emitter, const struct up_run *run,
                     const struct up_run_facts *facts);
 
-/* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and "host".
- * `brief` leaves the kinds to the JSON. Says so where nothing was recorded. */
+/* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and
+ * "host". `brief` leaves the kinds to the JSON. Says so where nothing was recorded. */
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
                           int64_t limit, bool brief);
 

@@ -26,8 +26,9 @@ static const struct {
 /* --- Spans -------------------------------------------------------------------------------------
  */
 
-/* Stretches of time within the step: after `settle` in order and without overlap. What a stream does
- * comes in order, so that a step's hundred thousands of kernels are few spans from the start. */
+/* Stretches of time within the step: after `settle` in order and without overlap. What a stream
+ * does comes in order, so that a step's hundred thousands of kernels are few spans from the start.
+ */
 struct spans {
     struct span {
         int64_t begin, end;
@@ -117,13 +118,12 @@ out:
  */
 
 // Work of rank ?1 in step ?2: begin_ns, end_ns, name, flops; a stream's rows come in order.
-static const char compute_sql[] =
-    "SELECT begin_ns, end_ns, name, flops FROM kernel"
-    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
-    " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM copy"
-    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
-    " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM collective"
-    " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'";
+static const char compute_sql[] = "SELECT begin_ns, end_ns, name, flops FROM kernel"
+                                  " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
+                                  " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM copy"
+                                  " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'"
+                                  " UNION ALL SELECT begin_ns, end_ns, '', 0 FROM collective"
+                                  " WHERE rank = ?1 AND step = ?2 AND stream = 'compute'";
 static const char collectives_sql[] =
     "SELECT begin_ns, end_ns FROM collective WHERE rank = ?1 AND step = ?2 AND stream <> 'compute'"
     " UNION ALL SELECT begin_ns, end_ns FROM kernel"

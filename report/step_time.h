@@ -1,5 +1,5 @@
-/* Where a step's time goes: what its compute stream does and for how long, and what goes on elsewhere
- * while that stream has nothing to do. Of a dry run all of it is the forecast. */
+/* Where a step's time goes: what its compute stream does and for how long, and what goes on
+ * elsewhere while that stream has nothing to do. Of a dry run all of it is the forecast. */
 #ifndef UP_REPORT_STEP_TIME_H
 #define UP_REPORT_STEP_TIME_H
 

@@ -260,16 +260,34 @@ static int64_t wo_column(const struct attention *a, const struct stage *s, int64
     return up_config_query_heads(a->config, r, s->index).first * a->model->head_dim;
 }
 
-// out += o Wo^T over the stage's heads, o in sequence layout.
+// out (+)= o Wo^T over the stage's heads, o in sequence layout; `fresh`: out holds nothing yet.
 static void project_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
-                        struct up_tensor *out)
+                        struct up_tensor *out, bool fresh)
 {
     const char *wo = up_unit_weight(a->unit, UP_PARAM_WO);
     int64_t heads = query_layout(a)->own_heads;
     for (int64_t r = 0; r < a->config->cp; r++)
         up_project(a->trainer, slot_row(a, o, query_layout(a), r, heads, 0),
                    wo + wo_column(a, s, r) * up_dtype_bytes[a->config->dtype], up_row(out, s->row),
-                   a->rows, a->model->hidden, heads * a->model->head_dim, wo_width(a), 1);
+                   a->rows, a->model->hidden, heads * a->model->head_dim, wo_width(a),
+                   fresh && r == 0 ? 0 : 1);
+}
+
+// The stage's part of x + attention. x comes to the sum as late as can be, before the last part: the
+// parts are smaller than x, and what is lost in rounding their sum is as well.
+static void add_to_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
+                       struct up_tensor *out)
+{
+    bool first = s->index == 0, last = s->index + 1 == a->stages;
+    const void *x = up_row(a->x, s->row);
+    void *sum = up_row(out, s->row);
+    int64_t count = a->rows * a->model->hidden;
+    enum up_dtype dtype = a->config->dtype;
+    if (last && first)
+        up_op_cast(a->rank, UP_STREAM_COMPUTE, &(struct up_cast_args){x, sum, count, dtype, dtype});
+    else if (last)
+        up_op_add(a->rank, UP_STREAM_COMPUTE, &(struct up_add_args){x, sum, count, dtype});
+    project_out(a, s, o, out, first && !last);
 }
 
 // The stage's d_o from d, and its part of Wo's gradient.
@@ -455,30 +473,28 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
     for (int64_t slot = 0; slot < a.slots; slot++) {
         s = next_stage(&a, &s, slot);
         make_qkv(&a, &s, all);
-        if (slot + 1 == a.slots) {
-            // x has been projected for the last time.
-            up_free(a.rank, &a.h);
-            if (!rebuild && up_config_offloads_input(a.config, layer))
-                up_store_end(a.rank, &a.kept->x);
-        }
+        if (slot + 1 == a.slots) up_free(a.rank, &a.h);
         attend(&a, &s);
         drop_qkv(&a, &s, all);
         to_sequence(&a, &s.o, "attn.o", slot, query_layout(&a));
-        project_out(&a, &s, s.o, out);
+        add_to_out(&a, &s, s.o, out);
         keep_output(&a, &s, keep, store);
     }
+    // x has been read for the last time.
+    if (!rebuild && up_config_offloads_input(a.config, layer)) up_store_end(a.rank, &a.kept->x);
 }
 
-void up_attention_residual(struct up_trainer *trainer, int64_t layer, struct up_tensor *x_mid)
+void up_attention_residual(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
+                           struct up_tensor *out)
 {
-    struct attention a = attention_of(trainer, layer, NULL);
+    struct attention a = attention_of(trainer, layer, x);
     struct up_stored *o = a.kept->o;
     up_fetch_begin(a.rank, &o[0], true);
     for (int64_t slot = 0; slot < a.slots; slot++) {
         struct stage s = stage_at(&a, slot);
         up_fetch_end(a.rank);
         if (slot + 1 < a.slots) up_fetch_begin(a.rank, &o[slot + 1], true);
-        project_out(&a, &s, o[slot].device, x_mid);
+        add_to_out(&a, &s, o[slot].device, out);
     }
 }
 

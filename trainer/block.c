@@ -27,7 +27,7 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
     // middle, then the next block's input.
     up_range_begin(rank, "attn", (int)layer);
     struct up_tensor *mid =
-        copy_of(trainer, x, all ? UP_TAG_LAYER(ATTENTION, "x.mid", layer) : next);
+        up_alloc(rank, all ? UP_TAG_LAYER(ATTENTION, "x.mid", layer) : next, x->dtype, x->shape);
     up_attention_forward(trainer, layer, x, mid, keep, false);
     up_range_end(rank);
 
@@ -51,11 +51,12 @@ static struct up_tensor *rebuild_mid(struct up_trainer *trainer, int64_t layer)
     kept->x_mid = NULL;
     if (mid) return mid;
     up_range_begin(trainer->rank, "attn.rebuild", (int)layer);
-    mid = copy_of(trainer, kept->x.device, UP_TAG_LAYER(ATTENTION, "x.mid", layer));
+    const struct up_tensor *x = kept->x.device;
+    mid = up_alloc(trainer->rank, UP_TAG_LAYER(ATTENTION, "x.mid", layer), x->dtype, x->shape);
     if (up_config_checkpoint(trainer->config, layer) == UP_CHECKPOINT_ATTN)
-        up_attention_residual(trainer, layer, mid);
+        up_attention_residual(trainer, layer, x, mid);
     else
-        up_attention_forward(trainer, layer, kept->x.device, mid, UP_CHECKPOINT_ATTN, true);
+        up_attention_forward(trainer, layer, x, mid, UP_CHECKPOINT_ATTN, true);
     up_range_end(trainer->rank);
     return mid;
 }

@@ -54,13 +54,14 @@ void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tens
 /* Begins to fetch the input and the weights of the block below, if there is one. */
 void up_block_prefetch_below(struct up_trainer *trainer, int64_t layer);
 
-/* out += attention(norm(x)) of the layer; keeps what `keep` says in trainer->kept[layer]. In the forward
+/* out = x + attention(norm(x)) of the layer; keeps what `keep` says in trainer->kept[layer]. In the forward
  * (not `rebuild`) what the layer offloads is sent away; x then, when it has been read for the last
  * time. */
 void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                           struct up_tensor *out, enum up_checkpoint keep, bool rebuild);
-/* x_mid += out-projection of what kept[layer].o holds. */
-void up_attention_residual(struct up_trainer *trainer, int64_t layer, struct up_tensor *x_mid);
+/* out = x + out-projection of what kept[layer].o holds. */
+void up_attention_residual(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
+                           struct up_tensor *out);
 /* d: in the gradient of attention's residual sum, out that of x. Uses and frees kept's q to lse. */
 void up_attention_backward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                            struct up_tensor *d);

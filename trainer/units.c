@@ -194,7 +194,7 @@ void up_unit_grads_end(struct up_units *units, struct up_unit *unit)
     up_comm_reduce_scatter(rank, units->world, UP_STREAM_COMM, full, unit->share);
     up_op_add(rank, UP_STREAM_COMM,
               &(struct up_add_args){full + up_comm_rank(units->world) * unit->share, unit->grads->data,
-                                    unit->share});
+                                    unit->share, UP_F32});
     up_free_on(rank, &unit->full_grads, UP_STREAM_COMM);
 }
 

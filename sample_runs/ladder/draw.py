@@ -108,12 +108,13 @@ def bar(rung, y, published_at):
         at = LEFT + LENGTH * published_at / LIMIT
         points = f"{at - 6},{y - 9} {at + 6},{y - 9} {at},{y - 1}"
         items.append(tag("polygon", points=points, fill="#111"))
+        items.append(label(at + 10, y - 1, f"{published_at / GIB:.1f} published", font_size=11))
     return items
 
 
 def svg(title, subtitle, rungs, capacity):
     bottom = TOP + STEP * len(rungs)
-    height, limit = bottom + 74, LEFT + LENGTH * capacity / LIMIT
+    height, limit = bottom + 50, LEFT + LENGTH * capacity / LIMIT
     items = [tag("rect", width="100%", height="100%", fill="#fff"),
              label(LEFT, 28, title, font_size=18, font_weight="bold"),
              label(LEFT, 48, subtitle, font_size=12, fill="#555"), *legend(72), *axis(bottom)]
@@ -124,9 +125,7 @@ def svg(title, subtitle, rungs, capacity):
               label(limit - 6, bottom - 6, f"{capacity // GIB} GiB", font_size=12, fill="#c00",
                     text_anchor="end"),
               label(LEFT, bottom + 34, "Bars with a break are longer than drawn; their parts are in proportion "
-                    "to each other.", font_size=11, fill="#555"),
-              label(LEFT, bottom + 52, "Black triangles: what was published for the rung.", font_size=11,
-                    fill="#555")]
+                    "to each other.", font_size=11, fill="#555")]
     body = "\n".join(items)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {height}" width="900" height="{height}" '
             f'font-family="Helvetica, Arial, sans-serif">\n{body}\n</svg>\n')

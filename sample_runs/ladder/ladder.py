@@ -17,7 +17,7 @@ FULL = ["--stack", "upipe"]
 # arXiv 2602.21196, the figure of the introduction: GiB per GPU, model state + attention's activations +
 # all else, as far as given; what fits as a total.
 RUNGS = [
-    ("none", "out of memory: 119 of model state", None),
+    ("none", "out of memory: 119 + ..", None),
     ("fsdp", "out of memory: 15.0 + 7680", None),
     ("ulysses", "out of memory: 15.0 + 960", None),
     ("checkpoint", "out of memory: 15.0 + 126", None),

@@ -129,7 +129,7 @@ struct up_cost up_cost_fill(const struct up_fill_args *a)
 
 struct up_cost up_cost_add(const struct up_add_args *a)
 {
-    return pointwise(3 * (double)a->count, UP_F32);
+    return pointwise(3 * (double)a->count, a->dtype);
 }
 
 struct up_cost up_cost_cast(const struct up_cast_args *a)

@@ -17,11 +17,12 @@ struct up_cast_args {
     enum up_dtype from, to;
 };
 
-/* y += x, fp32. */
+/* y += x, both of `dtype`. */
 struct up_add_args {
-    const float *x; // [count]
-    float *y;       // [count]
+    const void *x; // [count]
+    void *y;       // [count]
     int64_t count;
+    enum up_dtype dtype;
 };
 
 #endif

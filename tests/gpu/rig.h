@@ -114,10 +114,17 @@ static inline void rig_encode(const double *from, int64_t count, enum up_dtype d
 {
     float *rounded = dtype == UP_BF16 ? malloc((size_t)count * sizeof *rounded + 1) : NULL;
     for (int64_t i = 0; i < count; i++) switch (dtype) {
-        case UP_F64: ((double *)to)[i] = from[i]; break;
-        case UP_I32: ((int32_t *)to)[i] = (int32_t)from[i]; break;
-        case UP_F32: ((float *)to)[i] = (float)from[i]; break;
-        default: rounded[i] = (float)from[i];
+        case UP_F64:
+            ((double *)to)[i] = from[i];
+            break;
+        case UP_I32:
+            ((int32_t *)to)[i] = (int32_t)from[i];
+            break;
+        case UP_F32:
+            ((float *)to)[i] = (float)from[i];
+            break;
+        default:
+            rounded[i] = (float)from[i];
         }
     if (rounded) up_cpu_cast(&(struct up_cast_args){rounded, to, count, UP_F32, UP_BF16});
     free(rounded);
@@ -128,16 +135,24 @@ static inline void rig_decode(const void *from, int64_t count, enum up_dtype dty
     float *wide = dtype == UP_BF16 ? malloc((size_t)count * sizeof *wide + 1) : NULL;
     if (wide) up_cpu_cast(&(struct up_cast_args){from, wide, count, UP_BF16, UP_F32});
     for (int64_t i = 0; i < count; i++) switch (dtype) {
-        case UP_F64: to[i] = ((const double *)from)[i]; break;
-        case UP_I32: to[i] = ((const int32_t *)from)[i]; break;
-        case UP_F32: to[i] = (double)((const float *)from)[i]; break;
-        default: to[i] = (double)wide[i];
+        case UP_F64:
+            to[i] = ((const double *)from)[i];
+            break;
+        case UP_I32:
+            to[i] = ((const int32_t *)from)[i];
+            break;
+        case UP_F32:
+            to[i] = (double)((const float *)from)[i];
+            break;
+        default:
+            to[i] = (double)wide[i];
         }
     free(wide);
 }
 
-/* Norm of the difference over norm. Where what is expected is smaller than `floor` (root mean square)
- * it is what rounding leaves of differences of equal numbers: the difference then counts as it is. */
+/* Norm of the difference over norm. Where what is expected is smaller than `floor` (root mean
+ * square) it is what rounding leaves of differences of equal numbers: the difference then counts as
+ * it is. */
 static inline double rig_error(const double *actual, const double *expected, int64_t count,
                                double floor)
 {

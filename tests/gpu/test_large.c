@@ -3,8 +3,8 @@
  *
  * A large tensor repeats PERIOD rows of numbers. The period divides no power of two, so that a row
  * reached by an index that wrapped holds other numbers. Some rows, around the powers of two and at
- * both ends, are compared with the cpu's; sums over everything with what the cpu finds for one period
- * times its repetitions.
+ * both ends, are compared with the cpu's; sums over everything with what the cpu finds for one
+ * period times its repetitions.
  */
 #include "rig.h"
 #include "tests/ops/reference.h"
@@ -41,8 +41,8 @@ static struct large large_or_skip(void **state)
         print_message("needs 18 GiB of device memory\n");
         skip();
     }
-    struct up_tensor *pool = up_alloc(&rig->rank, UP_TAG(WORKSPACE, "test.pool"), UP_U8,
-                                      UP_SHAPE(SLOTS * SLOT_BYTES));
+    struct up_tensor *pool =
+        up_alloc(&rig->rank, UP_TAG(WORKSPACE, "test.pool"), UP_U8, UP_SHAPE(SLOTS * SLOT_BYTES));
     rig_finish(rig);
     return (struct large){rig, pool};
 }
@@ -79,7 +79,8 @@ static void upload_numbers(struct rig *rig, void *to, const float *numbers, int6
     free(encoded);
 }
 
-/* Fills a slot (fp32: two) with a period of numbers, repeated; the period's are returned, in fp32. */
+/* Fills a slot (fp32: two) with a period of numbers, repeated; the period's are returned, in fp32.
+ */
 static float *fill_slot(const struct large *large, int i, uint64_t stream, enum up_dtype dtype)
 {
     int64_t count = (int64_t)PERIOD * WIDTH, size = up_dtype_bytes[dtype];
@@ -101,8 +102,8 @@ static void poison_slot(const struct large *large, int i)
 }
 
 /* A small tensor on the GPU that holds the numbers. */
-static struct up_tensor *small_tensor(const struct large *large, const float *numbers, int64_t count,
-                                      enum up_dtype dtype)
+static struct up_tensor *small_tensor(const struct large *large, const float *numbers,
+                                      int64_t count, enum up_dtype dtype)
 {
     struct up_tensor *tensor =
         up_alloc(&large->rig->rank, UP_TAG(WORKSPACE, "test.small"), dtype, UP_SHAPE(count));
@@ -118,7 +119,10 @@ static struct up_tensor *bytes_tensor(const struct large *large, const void *byt
     return tensor;
 }
 
-static const float *row_of(const float *period, int64_t row) { return period + row % PERIOD * WIDTH; }
+static const float *row_of(const float *period, int64_t row)
+{
+    return period + row % PERIOD * WIDTH;
+}
 
 /* A row of a large tensor, in fp32. */
 static void download_row(const struct large *large, const void *tensor, int64_t row, int64_t width,
@@ -228,8 +232,9 @@ static void test_rmsnorm(void **state)
     poison_slot(&large, 2);
     poison_slot(&large, 3);
     up_op_rmsnorm_forward(rank, UP_STREAM_COMPUTE,
-                          &(struct up_rmsnorm_forward_args){slot(&large, 0), w->data, slot(&large, 3),
-                                                            ROWS, WIDTH, NORM_EPSILON, UP_BF16});
+                          &(struct up_rmsnorm_forward_args){slot(&large, 0), w->data,
+                                                            slot(&large, 3), ROWS, WIDTH,
+                                                            NORM_EPSILON, UP_BF16});
     up_op_rmsnorm_backward(rank, UP_STREAM_COMPUTE,
                            &(struct up_rmsnorm_backward_args){
                                slot(&large, 0), w->data, slot(&large, 1), slot(&large, 2),
@@ -237,7 +242,8 @@ static void test_rmsnorm(void **state)
     for (int i = 0; i < UP_COUNT(looked_at); i++) {
         up_cpu_rmsnorm_forward(&(struct up_rmsnorm_forward_args){
             row_of(x, looked_at[i]), weight, expected, 1, WIDTH, NORM_EPSILON, UP_F32});
-        check_row(&large, slot(&large, 3), looked_at[i], WIDTH, UP_BF16, expected, NARROW, "rmsnorm");
+        check_row(&large, slot(&large, 3), looked_at[i], WIDTH, UP_BF16, expected, NARROW,
+                  "rmsnorm");
         check_norm_backward_row(&large, looked_at[i], x, weight, dy);
     }
     expect_d_weight(x, weight, dy, expected);
@@ -322,8 +328,9 @@ static void test_embed_forward(void **state)
     poison_slot(&large, 1);
     poison_slot(&large, 2);
     up_op_embed_forward(rank, UP_STREAM_COMPUTE,
-                        &(struct up_embed_forward_args){many->data, slot(&large, 0), slot(&large, 1),
-                                                        ROWS, WIDTH, PERIOD, UP_BF16});
+                        &(struct up_embed_forward_args){many->data, slot(&large, 0),
+                                                        slot(&large, 1), ROWS, WIDTH, PERIOD,
+                                                        UP_BF16});
     up_op_embed_forward(rank, UP_STREAM_COMPUTE,
                         &(struct up_embed_forward_args){few->data, slot(&large, 0), slot(&large, 2),
                                                         FEW, WIDTH, ROWS, UP_BF16});
@@ -373,8 +380,8 @@ static double expect_loss(const float *logits, int64_t first, int64_t rows, floa
     double loss = 0;
     int32_t *targets = make_ids(PERIOD, WIDTH);
     memcpy(gradient, logits + first * WIDTH, (size_t)(rows * WIDTH) * sizeof *gradient);
-    up_cpu_cross_entropy(&(struct up_cross_entropy_args){
-        gradient, targets + first, &loss, 0.01f, rows, WIDTH, UP_F32});
+    up_cpu_cross_entropy(&(struct up_cross_entropy_args){gradient, targets + first, &loss, 0.01f,
+                                                         rows, WIDTH, UP_F32});
     free(targets);
     return loss;
 }
@@ -392,11 +399,12 @@ static void test_cross_entropy(void **state)
     struct up_tensor *many = bytes_tensor(&large, targets, ROWS * (int64_t)sizeof *targets);
     struct up_tensor *sum = bytes_tensor(&large, &actual, sizeof actual);
     up_op_cross_entropy(rank, UP_STREAM_COMPUTE,
-                        &(struct up_cross_entropy_args){slot(&large, 0), many->data, sum->data, 0.01f,
-                                                        ROWS, WIDTH, UP_BF16});
+                        &(struct up_cross_entropy_args){slot(&large, 0), many->data, sum->data,
+                                                        0.01f, ROWS, WIDTH, UP_BF16});
     for (int i = 0; i < UP_COUNT(looked_at); i++) {
         expect_loss(logits, looked_at[i] % PERIOD, 1, gradient);
-        check_row(&large, slot(&large, 0), looked_at[i], WIDTH, UP_BF16, gradient, NARROW, "logits");
+        check_row(&large, slot(&large, 0), looked_at[i], WIDTH, UP_BF16, gradient, NARROW,
+                  "logits");
     }
     rig_download(large.rig, &actual, sum->data, sizeof actual);
     if (!(fabs(actual / loss - 1) < 1e-6)) fail_msg("loss %.12g, expected %.12g", actual, loss);
@@ -417,10 +425,10 @@ static void test_fp32(void **state)
     double zero = 0, part[2] = {0}, actual = 0;
     struct up_tensor *sum = bytes_tensor(&large, &zero, sizeof zero);
     up_op_add(rank, UP_STREAM_COMPUTE,
-              &(struct up_add_args){slot(&large, 0), slot(&large, 2), ELEMENTS});
+              &(struct up_add_args){slot(&large, 0), slot(&large, 2), ELEMENTS, UP_F32});
     up_op_sum_squares(rank, UP_STREAM_COMPUTE,
                       &(struct up_sum_squares_args){slot(&large, 2), sum->data, ELEMENTS});
-    up_cpu_add(&(struct up_add_args){x, y, (int64_t)PERIOD * WIDTH});
+    up_cpu_add(&(struct up_add_args){x, y, (int64_t)PERIOD * WIDTH, UP_F32});
     const int64_t rows[] = {PERIOD, ROWS % PERIOD};
     for (int i = 0; i < 2; i++)
         up_cpu_sum_squares(&(struct up_sum_squares_args){y, &part[i], rows[i] * WIDTH});
@@ -445,12 +453,29 @@ static void test_matmul(void **state)
     enum { N = 8, K = 16 };
     float *a = fill_slot(&large, 0, 1, UP_BF16), *b = make_numbers(2, K * WIDTH, UP_BF16);
     struct up_tensor *right = small_tensor(&large, b, K * WIDTH, UP_BF16);
-    struct up_matmul_args thin = {.a = slot(&large, 0), .b = right->data, .c = slot(&large, 1),
-                                  .m = ROWS, .n = N, .k = WIDTH, .lda = WIDTH, .ldb = WIDTH, .ldc = N,
-                                  .transpose_b = true, .dtype = UP_BF16, .c_dtype = UP_BF16};
-    struct up_matmul_args wide = {.a = slot(&large, 0), .b = right->data, .c = slot(&large, 2),
-                                  .m = ROWS, .n = WIDTH, .k = K, .lda = WIDTH, .ldb = WIDTH,
-                                  .ldc = WIDTH, .dtype = UP_BF16, .c_dtype = UP_BF16};
+    struct up_matmul_args thin = {.a = slot(&large, 0),
+                                  .b = right->data,
+                                  .c = slot(&large, 1),
+                                  .m = ROWS,
+                                  .n = N,
+                                  .k = WIDTH,
+                                  .lda = WIDTH,
+                                  .ldb = WIDTH,
+                                  .ldc = N,
+                                  .transpose_b = true,
+                                  .dtype = UP_BF16,
+                                  .c_dtype = UP_BF16};
+    struct up_matmul_args wide = {.a = slot(&large, 0),
+                                  .b = right->data,
+                                  .c = slot(&large, 2),
+                                  .m = ROWS,
+                                  .n = WIDTH,
+                                  .k = K,
+                                  .lda = WIDTH,
+                                  .ldb = WIDTH,
+                                  .ldc = WIDTH,
+                                  .dtype = UP_BF16,
+                                  .c_dtype = UP_BF16};
     poison_slot(&large, 1);
     poison_slot(&large, 2);
     up_op_matmul(rank, UP_STREAM_COMPUTE, &thin);
@@ -465,8 +490,8 @@ static void test_matmul(void **state)
             one[k].m = 1;
             one[k].dtype = one[k].c_dtype = UP_F32;
             up_cpu_matmul(&one[k]);
-            check_row(&large, slot(&large, 1 + k), looked_at[i], one[k].n, UP_BF16, expected, NARROW,
-                      k ? "wide product" : "thin product");
+            check_row(&large, slot(&large, 1 + k), looked_at[i], one[k].n, UP_BF16, expected,
+                      NARROW, k ? "wide product" : "thin product");
         }
     }
     free(a);
@@ -478,10 +503,10 @@ static void test_matmul(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_swiglu),         cmocka_unit_test(test_rmsnorm),
-        cmocka_unit_test(test_rope),           cmocka_unit_test(test_cast_and_fill),
-        cmocka_unit_test(test_embed_forward),  cmocka_unit_test(test_embed_backward),
-        cmocka_unit_test(test_cross_entropy),  cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_swiglu),        cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_rope),          cmocka_unit_test(test_cast_and_fill),
+        cmocka_unit_test(test_embed_forward), cmocka_unit_test(test_embed_backward),
+        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_fp32),
         cmocka_unit_test(test_matmul),
     };
     return cmocka_run_group_tests(tests, rig_start, rig_stop);

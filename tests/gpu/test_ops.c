@@ -1,379 +1,18 @@
 /* Every operation on the GPU against its cpu implementation, on the same numbers, through the
- * launchers that the step calls. The table at the end has the cases: to test an operation on more
- * shapes, add a row; to add an operation, add its operands and its run.
+ * launchers that the step calls. The table has the cases: to test an operation on more shapes, add
+ * a row; to add an operation, add its operands and its run to operations.h, and a row.
  *
  * In the GPU's memory each operand stands between two stretches of guards, at an address that is
- * aligned for vectors or, in "shifted" cases, is not. Outputs hold NaN before the call where they are
- * to be written, and numbers where they are to be added to; inputs and guards must come back
+ * aligned for vectors or, in "shifted" cases, is not. Outputs hold NaN before the call where they
+ * are to be written, and numbers where they are to be added to; inputs and guards must come back
  * unchanged. An operation that promises it must give the same bits when it is run again.
  */
-#include "rig.h"
-#include "tests/ops/reference.h"
+#include "operations.h"
 
-enum { MAX_OPERANDS = 10, MAX_SHAPE = 8, GUARDS = 128 };
-
-enum role {
-    NONE,
-    IN,
-    OUT,  // written
-    ADD,  // added to, or changed in place
-    WORK, // written, of no interest
-};
-
-/* FLOAT: the dtype that the operation is run with; on cpu fp32. */
-enum type { FLOAT, BF16, F32, F64, IDS };
-
-struct operand {
-    enum type type;
-    enum role role;
-    int64_t count;
-    int64_t vocab; // of ids
-    double fixed;  // all elements are this; 0: random
-    bool positive;
-};
-
-/* One side of a test, cpu or GPU. */
-struct side {
-    struct up_rank *rank; // NULL: cpu
-    enum up_dtype dtype;
-    struct operand operands[MAX_OPERANDS];
-    void *t[MAX_OPERANDS]; // the operands' memory
-};
-
-struct op {
-    const char *name;
-    void (*operands)(const int64_t *p, enum up_device_kind kind, struct operand *o);
-    void (*run)(const int64_t *p, const struct side *side);
-    double bf16, fp32; // what rig_error may be for outputs of that dtype when they are FLOAT,
-    double wide;       // and for outputs whose dtype does not depend on what is tested
-    double floor;      // of rig_error
-    bool repeatable;   // the same bits whenever it is run
-};
-
-static struct operand operand(enum type type, enum role role, int64_t count)
-{
-    return (struct operand){.type = type, .role = role, .count = count};
-}
-
-static struct operand ids(int64_t count, int64_t vocab)
-{
-    return (struct operand){.type = IDS, .role = IN, .count = count, .vocab = vocab};
-}
-
-#define RUN(op, ...)                                                                               \
-    do {                                                                                           \
-        struct up_##op##_args args = {__VA_ARGS__};                                                \
-        if (side->rank)                                                                            \
-            up_op_##op(side->rank, UP_STREAM_COMPUTE, &args);                                      \
-        else                                                                                       \
-            up_cpu_##op(&args);                                                                    \
-    } while (0)
-
-/* p as in reference.h, and p[7]: C is fp32 whatever A and B are. */
-static void operands_matmul(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    struct matmul_shape s = matmul_shape(p);
-    o[0] = operand(FLOAT, IN, (s.transpose_a ? s.k : s.m) * s.lda);
-    o[1] = operand(FLOAT, IN, (s.transpose_b ? s.n : s.k) * s.ldb);
-    /* Padding must stay as it is, so C is a thing in place wherever it has some. */
-    o[2] = operand(p[7] ? F32 : FLOAT, s.beta == 0 && !p[6] ? OUT : ADD, s.m * s.ldc);
-}
-
-static void run_matmul(const int64_t *p, const struct side *side)
-{
-    struct matmul_shape s = matmul_shape(p);
-    RUN(matmul, .a = side->t[0], .b = side->t[1], .c = side->t[2], .m = s.m, .n = s.n, .k = s.k,
-        .lda = s.lda, .ldb = s.ldb, .ldc = s.ldc, .transpose_a = s.transpose_a,
-        .transpose_b = s.transpose_b, .beta = (float)s.beta, .dtype = side->dtype,
-        .c_dtype = p[7] ? UP_F32 : side->dtype);
-}
-
-/* p: rows, width, vocab. */
-static void operands_embed_forward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = ids(p[0], p[2]);
-    o[1] = operand(FLOAT, IN, p[2] * p[1]);
-    o[2] = operand(FLOAT, OUT, p[0] * p[1]);
-}
-
-static void run_embed_forward(const int64_t *p, const struct side *side)
-{
-    RUN(embed_forward, .ids = side->t[0], .table = side->t[1], .out = side->t[2], .rows = p[0],
-        .width = p[1], .vocab = p[2], .dtype = side->dtype);
-}
-
-static void operands_embed_backward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = ids(p[0], p[2]);
-    o[1] = operand(FLOAT, IN, p[0] * p[1]);
-    o[2] = operand(F32, ADD, p[2] * p[1]);
-}
-
-static void run_embed_backward(const int64_t *p, const struct side *side)
-{
-    RUN(embed_backward, .ids = side->t[0], .d_out = side->t[1], .d_table = side->t[2], .rows = p[0],
-        .width = p[1], .vocab = p[2], .dtype = side->dtype);
-}
-
-/* p: rows, width. */
-static void operands_rmsnorm_forward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(FLOAT, IN, p[0] * p[1]);
-    o[1] = operand(FLOAT, IN, p[1]);
-    o[2] = operand(FLOAT, OUT, p[0] * p[1]);
-}
-
-static void run_rmsnorm_forward(const int64_t *p, const struct side *side)
-{
-    RUN(rmsnorm_forward, .x = side->t[0], .weight = side->t[1], .y = side->t[2], .rows = p[0],
-        .width = p[1], .epsilon = NORM_EPSILON, .dtype = side->dtype);
-}
-
-/* p: rows, width, accumulate. */
-static void operands_rmsnorm_backward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(FLOAT, IN, p[0] * p[1]);
-    o[1] = operand(FLOAT, IN, p[1]);
-    o[2] = operand(FLOAT, IN, p[0] * p[1]);
-    o[3] = operand(FLOAT, p[2] ? ADD : OUT, p[0] * p[1]);
-    o[4] = operand(F32, ADD, p[1]);
-}
-
-static void run_rmsnorm_backward(const int64_t *p, const struct side *side)
-{
-    RUN(rmsnorm_backward, .x = side->t[0], .weight = side->t[1], .dy = side->t[2], .dx = side->t[3],
-        .d_weight = side->t[4], .rows = p[0], .width = p[1], .epsilon = NORM_EPSILON,
-        .accumulate = p[2], .dtype = side->dtype);
-}
-
-/* p: rows, heads, head_dim, first position, period, llama3, with weight. */
-static void operands_rope(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(FLOAT, IN, p[0] * p[1] * p[2]);
-    o[1] = operand(FLOAT, IN, p[6] ? p[2] : 0);
-    o[2] = operand(FLOAT, OUT, p[0] * p[1] * p[2]);
-}
-
-static void run_rope(const int64_t *p, const struct side *side)
-{
-    RUN(rope, .x = side->t[0], .y = side->t[2], .weight = p[6] ? side->t[1] : NULL,
-        .epsilon = NORM_EPSILON, .rows = p[0], .heads = p[1], .head_dim = p[2],
-        .first_position = p[3], .period = p[4], .config = rope_config(p), .dtype = side->dtype);
-}
-
-static void operands_rope_backward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    int64_t count = p[0] * p[1] * p[2];
-    o[0] = operand(FLOAT, IN, p[6] ? count : 0);
-    o[1] = operand(FLOAT, IN, p[6] ? p[2] : 0);
-    o[2] = operand(FLOAT, IN, count);
-    o[3] = operand(FLOAT, OUT, count);
-    o[4] = operand(F32, ADD, p[6] ? p[2] : 0);
-}
-
-static void run_rope_backward(const int64_t *p, const struct side *side)
-{
-    RUN(rope_backward, .dy = side->t[2], .dx = side->t[3], .x = p[6] ? side->t[0] : NULL,
-        .weight = p[6] ? side->t[1] : NULL, .d_weight = p[6] ? side->t[4] : NULL,
-        .epsilon = NORM_EPSILON, .rows = p[0], .heads = p[1], .head_dim = p[2],
-        .first_position = p[3], .period = p[4], .config = rope_config(p), .dtype = side->dtype);
-}
-
-/* p as in reference.h: batch, seq, heads, kv_heads, head_dim, group, first head, accumulate. */
-static void operands_attention_forward(const int64_t *p, enum up_device_kind kind,
-                                       struct operand *o)
-{
-    (void)kind;
-    int64_t rows = p[0] * p[1];
-    o[0] = operand(FLOAT, IN, rows * p[2] * p[4]);
-    o[1] = o[2] = operand(FLOAT, IN, rows * p[3] * p[4]);
-    o[3] = operand(FLOAT, OUT, rows * p[2] * p[4]);
-    o[4] = operand(F32, OUT, rows * p[2]);
-}
-
-static void run_attention_forward(const int64_t *p, const struct side *side)
-{
-    RUN(attention_forward, .q = side->t[0], .k = side->t[1], .v = side->t[2], .o = side->t[3],
-        .lse = side->t[4], .shape = attention_shape(p), .dtype = side->dtype);
-}
-
-/* o and its log-sum-exp come from each side's own forward pass. */
-static void operands_attention_backward(const int64_t *p, enum up_device_kind kind,
-                                        struct operand *o)
-{
-    struct up_attention_shape shape = attention_shape(p);
-    int64_t bytes = up_scratch_attention_backward(kind, &shape, p[7]);
-    operands_attention_forward(p, kind, o);
-    o[3].role = o[4].role = WORK;
-    o[5] = operand(FLOAT, IN, o[0].count);
-    o[6] = operand(FLOAT, OUT, o[0].count);
-    o[7] = o[8] = operand(FLOAT, p[7] ? ADD : OUT, o[1].count);
-    o[9] = operand(F32, WORK, up_ceil_div(bytes, (int64_t)sizeof(float)));
-}
-
-static void run_attention_backward(const int64_t *p, const struct side *side)
-{
-    run_attention_forward(p, side);
-    RUN(attention_backward, .q = side->t[0], .k = side->t[1], .v = side->t[2], .o = side->t[3],
-        .lse = side->t[4], .d_o = side->t[5], .dq = side->t[6], .dk = side->t[7], .dv = side->t[8],
-        .scratch = side->t[9], .accumulate = p[7], .shape = attention_shape(p),
-        .dtype = side->dtype);
-}
-
-/* p: count. */
-static void operands_swiglu_forward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = o[1] = operand(FLOAT, IN, p[0]);
-    o[2] = operand(FLOAT, OUT, p[0]);
-}
-
-static void run_swiglu_forward(const int64_t *p, const struct side *side)
-{
-    RUN(swiglu_forward, .gate = side->t[0], .up = side->t[1], .out = side->t[2], .count = p[0],
-        .dtype = side->dtype);
-}
-
-static void operands_swiglu_backward(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = o[1] = o[2] = operand(FLOAT, IN, p[0]);
-    o[3] = o[4] = operand(FLOAT, OUT, p[0]);
-}
-
-static void run_swiglu_backward(const int64_t *p, const struct side *side)
-{
-    RUN(swiglu_backward, .gate = side->t[0], .up = side->t[1], .d_out = side->t[2],
-        .d_gate = side->t[3], .d_up = side->t[4], .count = p[0], .dtype = side->dtype);
-}
-
-/* p: rows, vocab. */
-static void operands_cross_entropy(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(FLOAT, ADD, p[0] * p[1]);
-    o[1] = ids(p[0], p[1]);
-    o[2] = operand(F64, ADD, 1);
-}
-
-static void run_cross_entropy(const int64_t *p, const struct side *side)
-{
-    RUN(cross_entropy, .logits = side->t[0], .targets = side->t[1], .loss_sum = side->t[2],
-        .scale = 0.01f, .rows = p[0], .vocab = p[1], .dtype = side->dtype);
-}
-
-/* p: number of two bytes. */
-static void operands_fill(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(BF16, OUT, p[0]);
-}
-
-static void run_fill(const int64_t *p, const struct side *side)
-{
-    RUN(fill, .x = side->t[0], .bytes = 2 * p[0]);
-}
-
-/* From fp32 to both, and from bf16 to both. */
-static void operands_cast(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(F32, IN, p[0]);
-    o[1] = operand(BF16, IN, p[0]);
-    o[2] = o[4] = operand(F32, OUT, p[0]);
-    o[3] = o[5] = operand(BF16, OUT, p[0]);
-}
-
-static void run_cast(const int64_t *p, const struct side *side)
-{
-    RUN(cast, side->t[0], side->t[2], p[0], UP_F32, UP_F32);
-    RUN(cast, side->t[0], side->t[3], p[0], UP_F32, UP_BF16);
-    RUN(cast, side->t[1], side->t[4], p[0], UP_BF16, UP_F32);
-    RUN(cast, side->t[1], side->t[5], p[0], UP_BF16, UP_BF16);
-}
-
-static void operands_add(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(F32, IN, p[0]);
-    o[1] = operand(F32, ADD, p[0]);
-}
-
-static void run_add(const int64_t *p, const struct side *side)
-{
-    RUN(add, .x = side->t[0], .y = side->t[1], .count = p[0]);
-}
-
-static void operands_sum_squares(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = operand(F32, IN, p[0]);
-    o[1] = operand(F64, ADD, 1);
-}
-
-static void run_sum_squares(const int64_t *p, const struct side *side)
-{
-    RUN(sum_squares, .x = side->t[0], .sum = side->t[1], .count = p[0]);
-}
-
-/* p: count, t, whether to clip. */
-static void operands_adamw(const int64_t *p, enum up_device_kind kind, struct operand *o)
-{
-    (void)kind;
-    o[0] = o[1] = operand(F32, ADD, p[0]);
-    o[2] = operand(F32, ADD, p[0]);
-    o[2].positive = true;
-    o[3] = operand(F32, IN, p[0]);
-    o[4] = operand(F64, IN, 1);
-    o[4].fixed = adamw_norm_squared;
-}
-
-static void run_adamw(const int64_t *p, const struct side *side)
-{
-    struct up_adamw_args a = adamw_settings(p);
-    RUN(adamw, .weight = side->t[0], .m = side->t[1], .v = side->t[2], .gradient = side->t[3],
-        .norm_squared = side->t[4], .count = a.count, .t = a.t, .lr = a.lr, .beta1 = a.beta1,
-        .beta2 = a.beta2, .epsilon = a.epsilon, .decay = a.decay, .clip = a.clip);
-}
-
-#define OP(name) #name, operands_##name, run_##name
-
-/* Rounding an output to bf16 costs 1.7e-3, the kernels' fp32 arithmetic less than 1e-5. Matrix
- * units add up in fp32 but round their sums towards zero. */
-enum {
-    MATMUL, EMBED_FORWARD, EMBED_BACKWARD, RMSNORM_FORWARD, RMSNORM_BACKWARD, ROPE, ROPE_BACKWARD,
-    ATTENTION_FORWARD, ATTENTION_BACKWARD, SWIGLU_FORWARD, SWIGLU_BACKWARD, CROSS_ENTROPY, FILL, CAST,
-    ADD_UP, SUM_SQUARES, ADAMW,
-};
-static const struct op ops[] = {
-    [MATMUL] = {OP(matmul), 4e-3, 1e-5, 1e-4, 0, true},
-    [EMBED_FORWARD] = {OP(embed_forward), 0, 0, 0, 0, true},
-    [EMBED_BACKWARD] = {OP(embed_backward), 0, 0, 0, 0, true}, // rows are added in the same order
-    [RMSNORM_FORWARD] = {OP(rmsnorm_forward), 4e-3, 1e-5, 0, 0, true},
-    [RMSNORM_BACKWARD] = {OP(rmsnorm_backward), 4e-3, 1e-5, 1e-5, 0, false},
-    [ROPE] = {OP(rope), 4e-3, 1e-5, 0, 0, true},
-    [ROPE_BACKWARD] = {OP(rope_backward), 4e-3, 1e-5, 1e-5, 0, true},
-    [ATTENTION_FORWARD] = {OP(attention_forward), 4e-3, 1e-5, 1e-4, 0, false},
-    [ATTENTION_BACKWARD] = {OP(attention_backward), 4e-3, 1e-5, 1e-5, 1e-3, false},
-    [SWIGLU_FORWARD] = {OP(swiglu_forward), 4e-3, 1e-5, 0, 0, true},
-    [SWIGLU_BACKWARD] = {OP(swiglu_backward), 4e-3, 1e-5, 0, 0, true},
-    [CROSS_ENTROPY] = {OP(cross_entropy), 4e-3, 1e-5, 1e-6, 0, true},
-    [FILL] = {OP(fill), 0, 0, 0, 0, true},
-    [CAST] = {OP(cast), 0, 0, 0, 0, true},
-    [ADD_UP] = {OP(add), 0, 0, 0, 0, true},
-    [SUM_SQUARES] = {OP(sum_squares), 0, 0, 1e-12, 0, true},
-    [ADAMW] = {OP(adamw), 0, 0, 1e-6, 0, true},
-};
+enum { MAX_SHAPE = 8, GUARDS = 128 };
 
 struct row {
-    int op;
+    enum op_index op;
     enum up_dtype dtype;
     int64_t p[MAX_SHAPE];
     int alias[2][2]; // {output, input}: the output takes the input's place; {0} for none
@@ -381,163 +20,165 @@ struct row {
 };
 
 /* clang-format off */
-#define B(op, ...)  {op, UP_BF16, {__VA_ARGS__}, {{0}}, false}
-#define F(op, ...)  {op, UP_F32, {__VA_ARGS__}, {{0}}, false}
-#define BS(op, ...) {op, UP_BF16, {__VA_ARGS__}, {{0}}, true}
-#define FS(op, ...) {op, UP_F32, {__VA_ARGS__}, {{0}}, true}
-#define BA(op, aliases, ...) {op, UP_BF16, {__VA_ARGS__}, aliases, false}
-#define FA(op, aliases, ...) {op, UP_F32, {__VA_ARGS__}, aliases, false}
+#define B(op, ...)  {OP_##op, UP_BF16, {__VA_ARGS__}, {{0}}, false}
+#define F(op, ...)  {OP_##op, UP_F32, {__VA_ARGS__}, {{0}}, false}
+#define BS(op, ...) {OP_##op, UP_BF16, {__VA_ARGS__}, {{0}}, true}
+#define FS(op, ...) {OP_##op, UP_F32, {__VA_ARGS__}, {{0}}, true}
+#define BA(op, aliases, ...) {OP_##op, UP_BF16, {__VA_ARGS__}, aliases, false}
+#define FA(op, aliases, ...) {OP_##op, UP_F32, {__VA_ARGS__}, aliases, false}
 #define ONTO(...) {__VA_ARGS__}
 
 static const struct row rows[] = {
-    B(MATMUL, 1, 1, 1, 0, 0, 0, 0, 0),
-    B(MATMUL, 300, 200, 777, 0, 0, 0, 0, 0),
-    B(MATMUL, 2000, 512, 640, 0, 1, 0, 0, 0),
-    B(MATMUL, 131, 257, 500, 0, 1, 1, 3, 0),
-    B(MATMUL, 70, 90, 1000, 1, 0, 1, 0, 1),
-    B(MATMUL, 256, 384, 1500, 1, 0, 1, 8, 1),
-    B(MATMUL, 33, 65, 17, 1, 1, 2, 5, 0),
-    B(MATMUL, 1100, 30, 40, 0, 1, 0, 7, 1),
-    B(MATMUL, 20, 1030, 40, 1, 0, 0, 1, 0),
-    B(MATMUL, 40, 50, 0, 0, 0, 0, 0, 0),
-    B(MATMUL, 40, 50, 0, 0, 0, 1, 0, 1),
-    B(MATMUL, 40, 50, 0, 0, 0, 2, 3, 0),
-    B(MATMUL, 0, 50, 30, 0, 0, 1, 0, 0),
-    B(MATMUL, 40, 0, 30, 0, 0, 0, 0, 0),
-    BS(MATMUL, 65, 40, 129, 0, 1, 0, 0, 0),
-    F(MATMUL, 300, 200, 777, 0, 0, 0, 0, 0),
-    F(MATMUL, 131, 257, 500, 1, 1, 2, 3, 0),
-    F(MATMUL, 40, 50, 0, 0, 0, 2, 3, 0),
+    B(matmul, 1, 1, 1, 0, 0, 0, 0, 0),
+    B(matmul, 300, 200, 777, 0, 0, 0, 0, 0),
+    B(matmul, 2000, 512, 640, 0, 1, 0, 0, 0),
+    B(matmul, 131, 257, 500, 0, 1, 1, 3, 0),
+    B(matmul, 70, 90, 1000, 1, 0, 1, 0, 1),
+    B(matmul, 256, 384, 1500, 1, 0, 1, 8, 1),
+    B(matmul, 33, 65, 17, 1, 1, 2, 5, 0),
+    B(matmul, 1100, 30, 40, 0, 1, 0, 7, 1),
+    B(matmul, 20, 1030, 40, 1, 0, 0, 1, 0),
+    B(matmul, 40, 50, 0, 0, 0, 0, 0, 0),
+    B(matmul, 40, 50, 0, 0, 0, 1, 0, 1),
+    B(matmul, 40, 50, 0, 0, 0, 2, 3, 0),
+    B(matmul, 0, 50, 30, 0, 0, 1, 0, 0),
+    B(matmul, 40, 0, 30, 0, 0, 0, 0, 0),
+    BS(matmul, 65, 40, 129, 0, 1, 0, 0, 0),
+    F(matmul, 300, 200, 777, 0, 0, 0, 0, 0),
+    F(matmul, 131, 257, 500, 1, 1, 2, 3, 0),
+    F(matmul, 40, 50, 0, 0, 0, 2, 3, 0),
 
-    B(EMBED_FORWARD, 100, 33, 11),
-    B(EMBED_FORWARD, 3000, 4096, 500),
-    B(EMBED_FORWARD, 0, 33, 11),
-    BS(EMBED_FORWARD, 50, 64, 11),
-    F(EMBED_FORWARD, 101, 36, 11),
-    FS(EMBED_FORWARD, 101, 36, 11),
-    B(EMBED_BACKWARD, 1000, 75, 11),
-    B(EMBED_BACKWARD, 5000, 2056, 300),
-    B(EMBED_BACKWARD, 1, 8, 1),
-    B(EMBED_BACKWARD, 0, 8, 3),
-    BS(EMBED_BACKWARD, 2100, 1032, 7),
-    F(EMBED_BACKWARD, 4200, 32, 1000),
+    B(embed_forward, 100, 33, 11),
+    B(embed_forward, 3000, 4096, 500),
+    B(embed_forward, 0, 33, 11),
+    BS(embed_forward, 50, 64, 11),
+    F(embed_forward, 101, 36, 11),
+    FS(embed_forward, 101, 36, 11),
+    B(embed_backward, 1000, 75, 11),
+    B(embed_backward, 5000, 2056, 300),
+    B(embed_backward, 1, 8, 1),
+    B(embed_backward, 0, 8, 3),
+    BS(embed_backward, 2100, 1032, 7),
+    F(embed_backward, 4200, 32, 1000),
 
-    B(RMSNORM_FORWARD, 7, 1031),
-    B(RMSNORM_FORWARD, 1, 4096),
-    B(RMSNORM_FORWARD, 3000, 4096),
-    B(RMSNORM_FORWARD, 2, 20000),
-    B(RMSNORM_FORWARD, 0, 8),
-    BS(RMSNORM_FORWARD, 9, 512),
-    BA(RMSNORM_FORWARD, ONTO({2, 0}), 130, 48),
-    F(RMSNORM_FORWARD, 7, 1031),
-    FA(RMSNORM_FORWARD, ONTO({2, 0}), 3000, 512),
-    B(RMSNORM_BACKWARD, 261, 67, 0),
-    B(RMSNORM_BACKWARD, 261, 67, 1),
-    B(RMSNORM_BACKWARD, 1, 304, 1),
-    B(RMSNORM_BACKWARD, 3000, 4096, 1),
-    B(RMSNORM_BACKWARD, 3, 20000, 0),
-    B(RMSNORM_BACKWARD, 0, 64, 1),
-    BS(RMSNORM_BACKWARD, 33, 256, 0),
-    BA(RMSNORM_BACKWARD, ONTO({3, 0}), 140, 130, 0),
-    BA(RMSNORM_BACKWARD, ONTO({3, 2}), 140, 136, 0),
-    F(RMSNORM_BACKWARD, 261, 67, 1),
-    FA(RMSNORM_BACKWARD, ONTO({3, 2}), 700, 1024, 0),
+    B(rmsnorm_forward, 7, 1031),
+    B(rmsnorm_forward, 1, 4096),
+    B(rmsnorm_forward, 3000, 4096),
+    B(rmsnorm_forward, 2, 20000),
+    B(rmsnorm_forward, 0, 8),
+    BS(rmsnorm_forward, 9, 512),
+    BA(rmsnorm_forward, ONTO({2, 0}), 130, 48),
+    F(rmsnorm_forward, 7, 1031),
+    FA(rmsnorm_forward, ONTO({2, 0}), 3000, 512),
+    B(rmsnorm_backward, 261, 67, 0),
+    B(rmsnorm_backward, 261, 67, 1),
+    B(rmsnorm_backward, 1, 304, 1),
+    B(rmsnorm_backward, 3000, 4096, 1),
+    B(rmsnorm_backward, 3, 20000, 0),
+    B(rmsnorm_backward, 0, 64, 1),
+    BS(rmsnorm_backward, 33, 256, 0),
+    BA(rmsnorm_backward, ONTO({3, 0}), 140, 130, 0),
+    BA(rmsnorm_backward, ONTO({3, 2}), 140, 136, 0),
+    F(rmsnorm_backward, 261, 67, 1),
+    FA(rmsnorm_backward, ONTO({3, 2}), 700, 1024, 0),
 
-    B(ROPE, 37, 3, 10, 0, 37, 0, 0),
-    B(ROPE, 34, 3, 16, 5000000, 17, 1, 1),
-    B(ROPE, 1000, 32, 128, 4000000, 500, 1, 0),
-    B(ROPE, 5001, 1, 128, 3, 5001, 1, 0),
-    B(ROPE, 40, 5, 80, 9, 1, 0, 1),
-    B(ROPE, 19, 3, 512, 0, 19, 0, 1),
-    B(ROPE, 0, 3, 64, 0, 1, 0, 1),
-    BS(ROPE, 50, 4, 64, 0, 50, 1, 0),
-    BA(ROPE, ONTO({2, 0}), 20, 2, 130, 7, 20, 1, 0),
-    BA(ROPE, ONTO({2, 0}), 200, 8, 128, 7, 100, 0, 1),
-    F(ROPE, 37, 3, 10, 0, 37, 0, 0),
-    FA(ROPE, ONTO({2, 0}), 34, 3, 64, 5000000, 17, 1, 1),
-    B(ROPE_BACKWARD, 37, 3, 10, 0, 37, 0, 0),
-    B(ROPE_BACKWARD, 34, 3, 16, 5000000, 17, 1, 1),
-    B(ROPE_BACKWARD, 5001, 1, 128, 3, 5001, 1, 1),
-    B(ROPE_BACKWARD, 3000, 8, 128, 0, 1500, 0, 1),
-    B(ROPE_BACKWARD, 1000, 32, 128, 4000000, 500, 1, 0),
-    B(ROPE_BACKWARD, 19, 3, 512, 0, 19, 0, 1),
-    B(ROPE_BACKWARD, 0, 3, 64, 0, 1, 0, 1),
-    BS(ROPE_BACKWARD, 50, 4, 64, 0, 50, 1, 1),
-    BA(ROPE_BACKWARD, ONTO({3, 2}), 20, 2, 64, 7, 10, 1, 0),
-    BA(ROPE_BACKWARD, ONTO({3, 2}), 35, 2, 34, 7, 35, 0, 1),
-    F(ROPE_BACKWARD, 37, 3, 10, 0, 37, 0, 0),
-    FA(ROPE_BACKWARD, ONTO({3, 2}), 100, 5, 64, 5000000, 17, 1, 1),
+    B(rope, 37, 3, 10, 0, 37, 0, 0),
+    B(rope, 34, 3, 16, 5000000, 17, 1, 1),
+    B(rope, 1000, 32, 128, 4000000, 500, 1, 0),
+    B(rope, 5001, 1, 128, 3, 5001, 1, 0),
+    B(rope, 40, 5, 80, 9, 1, 0, 1),
+    B(rope, 19, 3, 512, 0, 19, 0, 1),
+    B(rope, 0, 3, 64, 0, 1, 0, 1),
+    BS(rope, 50, 4, 64, 0, 50, 1, 0),
+    BA(rope, ONTO({2, 0}), 20, 2, 130, 7, 20, 1, 0),
+    BA(rope, ONTO({2, 0}), 200, 8, 128, 7, 100, 0, 1),
+    F(rope, 37, 3, 10, 0, 37, 0, 0),
+    FA(rope, ONTO({2, 0}), 34, 3, 64, 5000000, 17, 1, 1),
+    B(rope_backward, 37, 3, 10, 0, 37, 0, 0),
+    B(rope_backward, 34, 3, 16, 5000000, 17, 1, 1),
+    B(rope_backward, 5001, 1, 128, 3, 5001, 1, 1),
+    B(rope_backward, 3000, 8, 128, 0, 1500, 0, 1),
+    B(rope_backward, 1000, 32, 128, 4000000, 500, 1, 0),
+    B(rope_backward, 19, 3, 512, 0, 19, 0, 1),
+    B(rope_backward, 0, 3, 64, 0, 1, 0, 1),
+    BS(rope_backward, 50, 4, 64, 0, 50, 1, 1),
+    BA(rope_backward, ONTO({3, 2}), 20, 2, 64, 7, 10, 1, 0),
+    BA(rope_backward, ONTO({3, 2}), 35, 2, 34, 7, 35, 0, 1),
+    F(rope_backward, 37, 3, 10, 0, 37, 0, 0),
+    FA(rope_backward, ONTO({3, 2}), 100, 5, 64, 5000000, 17, 1, 1),
 
-    B(ATTENTION_FORWARD, 1, 1, 1, 1, 64, 1, 0),
-    B(ATTENTION_FORWARD, 2, 150, 4, 2, 128, 2, 0),
-    B(ATTENTION_FORWARD, 1, 127, 8, 2, 64, 4, 0),
-    B(ATTENTION_FORWARD, 1, 385, 3, 2, 128, 4, 2),
-    B(ATTENTION_FORWARD, 2, 129, 1, 1, 64, 8, 5),
-    B(ATTENTION_FORWARD, 1, 1000, 2, 1, 128, 2, 0),
-    B(ATTENTION_FORWARD, 1, 4097, 2, 2, 128, 1, 0),
-    B(ATTENTION_FORWARD, 1, 1, 2, 1, 16, 2, 0),
-    B(ATTENTION_FORWARD, 2, 129, 4, 2, 16, 2, 0),
-    B(ATTENTION_FORWARD, 1, 1000, 3, 2, 80, 4, 2),
-    B(ATTENTION_FORWARD, 1, 127, 2, 2, 96, 1, 0),
-    B(ATTENTION_FORWARD, 2, 300, 2, 1, 256, 2, 0),
-    B(ATTENTION_FORWARD, 1, 4097, 1, 1, 80, 8, 3),
-    B(ATTENTION_BACKWARD, 1, 1, 1, 1, 64, 1, 0, 0),
-    B(ATTENTION_BACKWARD, 2, 150, 4, 2, 128, 2, 0, 0),
-    B(ATTENTION_BACKWARD, 1, 127, 8, 2, 64, 4, 0, 1),
-    B(ATTENTION_BACKWARD, 1, 385, 3, 2, 128, 4, 2, 0),
-    B(ATTENTION_BACKWARD, 1, 385, 3, 2, 64, 4, 2, 1),
-    B(ATTENTION_BACKWARD, 2, 129, 1, 1, 64, 8, 5, 0),
-    B(ATTENTION_BACKWARD, 1, 1000, 2, 1, 128, 2, 0, 1),
-    B(ATTENTION_BACKWARD, 1, 4097, 2, 2, 128, 1, 0, 0),
-    B(ATTENTION_BACKWARD, 1, 1, 2, 1, 16, 2, 0, 0),
-    B(ATTENTION_BACKWARD, 2, 129, 4, 2, 16, 2, 0, 1),
-    B(ATTENTION_BACKWARD, 1, 1000, 3, 2, 80, 4, 2, 1),
-    B(ATTENTION_BACKWARD, 1, 127, 2, 2, 96, 1, 0, 0),
-    B(ATTENTION_BACKWARD, 2, 300, 2, 1, 256, 2, 0, 0),
-    B(ATTENTION_BACKWARD, 1, 4097, 1, 1, 80, 8, 3, 0),
-    BA(ATTENTION_BACKWARD, ONTO({6, 5}), 1, 1000, 2, 1, 128, 2, 0, 0),
-    BA(ATTENTION_BACKWARD, ONTO({6, 5}), 2, 333, 4, 2, 64, 2, 0, 1),
-    BA(ATTENTION_BACKWARD, ONTO({6, 5}), 2, 333, 4, 2, 80, 2, 0, 1),
+    B(attention_forward, 1, 1, 1, 1, 64, 1, 0),
+    B(attention_forward, 2, 150, 4, 2, 128, 2, 0),
+    B(attention_forward, 1, 127, 8, 2, 64, 4, 0),
+    B(attention_forward, 1, 385, 3, 2, 128, 4, 2),
+    B(attention_forward, 2, 129, 1, 1, 64, 8, 5),
+    B(attention_forward, 1, 1000, 2, 1, 128, 2, 0),
+    B(attention_forward, 1, 4097, 2, 2, 128, 1, 0),
+    B(attention_forward, 1, 1, 2, 1, 16, 2, 0),
+    B(attention_forward, 2, 129, 4, 2, 16, 2, 0),
+    B(attention_forward, 1, 1000, 3, 2, 80, 4, 2),
+    B(attention_forward, 1, 127, 2, 2, 96, 1, 0),
+    B(attention_forward, 2, 300, 2, 1, 256, 2, 0),
+    B(attention_forward, 1, 4097, 1, 1, 80, 8, 3),
+    B(attention_backward, 1, 1, 1, 1, 64, 1, 0, 0),
+    B(attention_backward, 2, 150, 4, 2, 128, 2, 0, 0),
+    B(attention_backward, 1, 127, 8, 2, 64, 4, 0, 1),
+    B(attention_backward, 1, 385, 3, 2, 128, 4, 2, 0),
+    B(attention_backward, 1, 385, 3, 2, 64, 4, 2, 1),
+    B(attention_backward, 2, 129, 1, 1, 64, 8, 5, 0),
+    B(attention_backward, 1, 1000, 2, 1, 128, 2, 0, 1),
+    B(attention_backward, 1, 4097, 2, 2, 128, 1, 0, 0),
+    B(attention_backward, 1, 1, 2, 1, 16, 2, 0, 0),
+    B(attention_backward, 2, 129, 4, 2, 16, 2, 0, 1),
+    B(attention_backward, 1, 1000, 3, 2, 80, 4, 2, 1),
+    B(attention_backward, 1, 127, 2, 2, 96, 1, 0, 0),
+    B(attention_backward, 2, 300, 2, 1, 256, 2, 0, 0),
+    B(attention_backward, 1, 4097, 1, 1, 80, 8, 3, 0),
+    BA(attention_backward, ONTO({6, 5}), 1, 1000, 2, 1, 128, 2, 0, 0),
+    BA(attention_backward, ONTO({6, 5}), 2, 333, 4, 2, 64, 2, 0, 1),
+    BA(attention_backward, ONTO({6, 5}), 2, 333, 4, 2, 80, 2, 0, 1),
 
-    B(SWIGLU_FORWARD, 50001),
-    B(SWIGLU_FORWARD, 5000000),
-    B(SWIGLU_FORWARD, 0),
-    BS(SWIGLU_FORWARD, 1003),
-    BA(SWIGLU_FORWARD, ONTO({2, 0}), 20000),
-    BA(SWIGLU_FORWARD, ONTO({2, 1}), 20005),
-    F(SWIGLU_FORWARD, 50001),
-    FS(SWIGLU_FORWARD, 50001),
-    B(SWIGLU_BACKWARD, 50001),
-    BS(SWIGLU_BACKWARD, 1003),
-    BA(SWIGLU_BACKWARD, ONTO({3, 0}, {4, 1}), 20000),
-    FA(SWIGLU_BACKWARD, ONTO({3, 0}, {4, 1}), 20003),
+    B(swiglu_forward, 50001),
+    B(swiglu_forward, 5000000),
+    B(swiglu_forward, 0),
+    BS(swiglu_forward, 1003),
+    BA(swiglu_forward, ONTO({2, 0}), 20000),
+    BA(swiglu_forward, ONTO({2, 1}), 20005),
+    F(swiglu_forward, 50001),
+    FS(swiglu_forward, 50001),
+    B(swiglu_backward, 50001),
+    BS(swiglu_backward, 1003),
+    BA(swiglu_backward, ONTO({3, 0}, {4, 1}), 20000),
+    FA(swiglu_backward, ONTO({3, 0}, {4, 1}), 20003),
 
-    B(CROSS_ENTROPY, 130, 37),
-    B(CROSS_ENTROPY, 1, 2100),
-    B(CROSS_ENTROPY, 2000, 504),
-    B(CROSS_ENTROPY, 40, 128256),
-    B(CROSS_ENTROPY, 0, 10),
-    BS(CROSS_ENTROPY, 6, 256),
-    F(CROSS_ENTROPY, 130, 37),
-    F(CROSS_ENTROPY, 12, 20000),
+    B(cross_entropy, 130, 37),
+    B(cross_entropy, 1, 2100),
+    B(cross_entropy, 2000, 504),
+    B(cross_entropy, 40, 128256),
+    B(cross_entropy, 0, 10),
+    BS(cross_entropy, 6, 256),
+    F(cross_entropy, 130, 37),
+    F(cross_entropy, 12, 20000),
 
-    B(FILL, 300001),
-    B(FILL, 0),
-    BS(FILL, 7),
-    F(CAST, 40001),
-    FS(CAST, 40001),
-    F(CAST, 0),
-    F(ADD_UP, 100003),
-    FS(ADD_UP, 77),
-    F(ADD_UP, 0),
-    F(SUM_SQUARES, 100003),
-    F(SUM_SQUARES, 9000000),
-    FS(SUM_SQUARES, 5),
-    F(SUM_SQUARES, 0),
-    F(ADAMW, 40001, 1, 1),
-    FS(ADAMW, 1001, 20, 1),
-    F(ADAMW, 3000000, 1000, 0),
-    F(ADAMW, 0, 1, 1),
+    B(fill, 300001),
+    B(fill, 0),
+    BS(fill, 7),
+    F(cast, 40001),
+    FS(cast, 40001),
+    F(cast, 0),
+    F(add, 100003),
+    B(add, 100003),
+    BS(add, 1001),
+    FS(add, 77),
+    F(add, 0),
+    F(sum_squares, 100003),
+    F(sum_squares, 9000000),
+    FS(sum_squares, 5),
+    F(sum_squares, 0),
+    F(adamw, 40001, 1, 1),
+    FS(adamw, 1001, 20, 1),
+    F(adamw, 3000000, 1000, 0),
+    F(adamw, 0, 1, 1),
 };
 /* clang-format on */
 
@@ -565,7 +206,10 @@ static enum up_dtype gpu_dtype(const struct subject *s, int k)
 }
 
 /* Where operand k begins in its tensor; elements. */
-static int64_t lead_of(const struct subject *s) { return GUARDS + (s->row->shifted ? 1 : 0); }
+static int64_t lead_of(const struct subject *s)
+{
+    return GUARDS + (s->row->shifted ? 1 : 0);
+}
 
 static double start_value(const struct operand *o, int k, int64_t i)
 {
@@ -587,7 +231,8 @@ static void start_operand(struct subject *s, int k)
         bool guard = i < lead || i >= lead + count;
         values[i] = guard ? (double)(7 + i % 5) : start_value(o, k, i - lead);
     }
-    s->tensor[k] = up_alloc(&s->rig->rank, UP_TAG(WORKSPACE, "test.operand"), dtype, UP_SHAPE(total));
+    s->tensor[k] =
+        up_alloc(&s->rig->rank, UP_TAG(WORKSPACE, "test.operand"), dtype, UP_SHAPE(total));
     s->start[k] = malloc((size_t)s->tensor[k]->bytes);
     rig_encode(values, total, dtype, s->start[k]);
 
@@ -653,9 +298,8 @@ static int report(const struct subject *s, int k, const char *what, double figur
     const int64_t *p = s->row->p;
     print_error("%s %s%s %lld,%lld,%lld,%lld,%lld,%lld,%lld,%lld: operand %d %s (%g, allowed %g)\n",
                 s->op->name, up_dtype_names[s->row->dtype], s->row->shifted ? " shifted" : "",
-                (long long)p[0], (long long)p[1], (long long)p[2], (long long)p[3],
-                (long long)p[4], (long long)p[5], (long long)p[6], (long long)p[7], k, what, figure,
-                allowed);
+                (long long)p[0], (long long)p[1], (long long)p[2], (long long)p[3], (long long)p[4],
+                (long long)p[5], (long long)p[6], (long long)p[7], k, what, figure, allowed);
     return 1;
 }
 

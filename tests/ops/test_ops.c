@@ -348,7 +348,7 @@ static void operands_add(const int64_t *p, struct operand *o)
 
 static void run_add(const int64_t *p, float *const *t)
 {
-    up_cpu_add(&(struct up_add_args){t[0], t[1], p[0]});
+    up_cpu_add(&(struct up_add_args){t[0], t[1], p[0], UP_F32});
 }
 
 static void reference_add(const int64_t *p, double *const *t)

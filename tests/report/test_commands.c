@@ -168,9 +168,9 @@ static void has_keys(const json_t *object, const char *const *keys)
 static void test_json_adds_up(void **state)
 {
     (void)state;
-    static const char *const sections[] = {
-        "notes",   "run",   "peak",     "categories", "reconciliation",
-        "largest", "kinds", "time",     "training", NULL};
+    static const char *const sections[] = {"notes",          "run",     "peak",  "categories",
+                                           "reconciliation", "largest", "kinds", "time",
+                                           "training",       NULL};
     static const char *const peak_keys[] = {"peak_bytes", "peak_seq", "rank",       "step", "phase",
                                             "layer",      "range",    "allocation", NULL};
     json_t *root = report_json("run.db --json");
@@ -343,8 +343,9 @@ static double children_cpu_s(void)
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* 300,000 tensors over three steps, 500,000 kernels, 100,000 ranges, no indexes, the last step unfinished: every
- * query at its slowest. Processor time, so that a busy machine does not fail it. */
+/* 300,000 tensors over three steps, 500,000 kernels, 100,000 ranges, no indexes, the last step
+ * unfinished: every query at its slowest. Processor time, so that a busy machine does not fail it.
+ */
 static void test_large_trace(void **state)
 {
     (void)state;
@@ -357,17 +358,18 @@ static void test_large_trace(void **state)
     fixture_open(&f, "large.db");
     fixture_describe(&f);
     fixture_sql(
-        &f, "INSERT INTO step (step, rank, begin_ns, end_ns, peak_bytes, peak_seq) VALUES"
-            " (0, 0, 0, 9, 100, 50), (1, 0, 10, 19, 200000, 250000), (2, 0, 20, NULL, NULL, NULL);"
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
-            "INSERT INTO tensor SELECT i, 0, 'device', i, 'layers.' || (i %% 64) || '.mlp.gate',"
-            " 'mlp', i %% 64, 'forward', 'bf16', '[4096,14336]', 1000 + i %% 7, 1024, 0, 'compute',"
-            " i / 100001, i / 100001, i / 3, 2 * i, 2 * i + 4001, i, i + 2000 FROM n;"
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500000)"
-            "INSERT INTO kernel SELECT i, 0, 'matmul', 1, 'compute', i / 5, 10 + i, 10 + i, 1 FROM n;"
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
-            "INSERT INTO range SELECT i, 0, NULL, 'layers.1.mlp', 0, 1, 'forward', i, i, NULL,"
-            " NULL, 'compute', 6 * i, 6 * i + 6 FROM n");
+        &f,
+        "INSERT INTO step (step, rank, begin_ns, end_ns, peak_bytes, peak_seq) VALUES"
+        " (0, 0, 0, 9, 100, 50), (1, 0, 10, 19, 200000, 250000), (2, 0, 20, NULL, NULL, NULL);"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
+        "INSERT INTO tensor SELECT i, 0, 'device', i, 'layers.' || (i %% 64) || '.mlp.gate',"
+        " 'mlp', i %% 64, 'forward', 'bf16', '[4096,14336]', 1000 + i %% 7, 1024, 0, 'compute',"
+        " i / 100001, i / 100001, i / 3, 2 * i, 2 * i + 4001, i, i + 2000 FROM n;"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500000)"
+        "INSERT INTO kernel SELECT i, 0, 'matmul', 1, 'compute', i / 5, 10 + i, 10 + i, 1 FROM n;"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
+        "INSERT INTO range SELECT i, 0, NULL, 'layers.1.mlp', 0, 1, 'forward', i, i, NULL,"
+        " NULL, 'compute', 6 * i, 6 * i + 6 FROM n");
     fixture_close(&f);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         double before = children_cpu_s();

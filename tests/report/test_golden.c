@@ -37,7 +37,8 @@ static void make_out_of_memory(struct fixture *f)
                    " 'layers.1.mlp.gate needs 12.0 MiB; 14.0 MiB of 20.0 MiB are in use')");
 }
 
-// 2.5 s of a step: the compute stream idles in the last of an all-to-all and of a copy, and at the end.
+// 2.5 s of a step: the compute stream idles in the last of an all-to-all and of a copy, and at the
+// end.
 static void forecast_work(struct fixture *f)
 {
     int64_t begin = f->ns;

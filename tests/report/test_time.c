@@ -11,9 +11,18 @@ struct row {
     const char *table, *name, *stream, *more;
     int begin, end;
 };
-#define KERNEL(name, stream, begin, end) {"kernel", name, stream, "1e9", begin, end}
-#define COPY(stream, begin, end) {"copy", "x", stream, "'device', 'host', 1", begin, end}
-#define COLLECTIVE(begin, end) {"collective", "all_to_all", "comm", "1", begin, end}
+#define KERNEL(name, stream, begin, end)                                                           \
+    {                                                                                              \
+        "kernel", name, stream, "1e9", begin, end                                                  \
+    }
+#define COPY(stream, begin, end)                                                                   \
+    {                                                                                              \
+        "copy", "x", stream, "'device', 'host', 1", begin, end                                     \
+    }
+#define COLLECTIVE(begin, end)                                                                     \
+    {                                                                                              \
+        "collective", "all_to_all", "comm", "1", begin, end                                        \
+    }
 
 enum { STEP_MS = 100 };
 
@@ -58,8 +67,9 @@ static double kind_ms(const json_t *time, const char *kind)
 {
     size_t i;
     const json_t *row;
-    json_array_foreach(json_object_get(time, "compute"), i, row)
-        if (!strcmp(json_string_value(json_object_get(row, "kind")), kind)) return ms(row, "seconds");
+    json_array_foreach(json_object_get(time, "compute"), i,
+                       row) if (!strcmp(json_string_value(json_object_get(row, "kind")),
+                                        kind)) return ms(row, "seconds");
     fail_msg("no kind '%s'", kind);
     return NAN;
 }
@@ -92,11 +102,16 @@ static void test_kinds_and_exposure(void **state)
     (void)state;
     // The compute stream idles at 30-40 and from 90 on.
     static const struct row rows[] = {
-        KERNEL("attention_backward", "compute", 0, 10), KERNEL("matmul", "compute", 10, 25),
-        KERNEL("swiglu_forward", "compute", 25, 30),    KERNEL("matmul", "compute", 40, 80),
-        KERNEL("adamw", "compute", 80, 88),             COPY("compute", 88, 90),
-        COLLECTIVE(20, 34),                             KERNEL("add", "comm", 34, 36),
-        COPY("copy-in", 32, 38),                        COPY("copy-out", 37, 60),
+        KERNEL("attention_backward", "compute", 0, 10),
+        KERNEL("matmul", "compute", 10, 25),
+        KERNEL("swiglu_forward", "compute", 25, 30),
+        KERNEL("matmul", "compute", 40, 80),
+        KERNEL("adamw", "compute", 80, 88),
+        COPY("compute", 88, 90),
+        COLLECTIVE(20, 34),
+        KERNEL("add", "comm", 34, 36),
+        COPY("copy-in", 32, 38),
+        COPY("copy-out", 37, 60),
         COPY("copy-out", 95, 97),
     };
     struct fixture f;
@@ -121,9 +136,12 @@ static void test_odd_rows(void **state)
 {
     (void)state;
     static const struct row rows[] = {
-        KERNEL("matmul", "compute", 60, 70),   KERNEL("matmul", "compute", 10, 30),
-        KERNEL("matmul", "compute", 20, 40),   KERNEL("matmul", "compute", -50, 5),
-        KERNEL("matmul", "compute", 95, 1000), KERNEL("matmul", "compute", 90, 50),
+        KERNEL("matmul", "compute", 60, 70),
+        KERNEL("matmul", "compute", 10, 30),
+        KERNEL("matmul", "compute", 20, 40),
+        KERNEL("matmul", "compute", -50, 5),
+        KERNEL("matmul", "compute", 95, 1000),
+        KERNEL("matmul", "compute", 90, 50),
         COLLECTIVE(-10, 300),
     };
     struct fixture f;

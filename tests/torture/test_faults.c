@@ -24,7 +24,7 @@ enum {
     DEADLINE_S = 120,
     SITES_MAX = 4096,
     TEXT_MAX = 1 << 16,
-    SHARE = 3, // one in so many of the chosen calls, where time is short
+    SHARE = 6, // one in so many of the chosen calls, where time is short
 };
 
 /* What is run: a command line, or a command of the report on the database of the run before. */

@@ -1,6 +1,6 @@
-/* Each technique doing its work, seen from outside: upipe-train runs with it, and run.db is asked by SQL.
- * What the numbers of a run are is other tests' business; here it is when what is alive, where, and of
- * what size. Small shapes on cpu ranks, large ones on the dry device. */
+/* Each technique doing its work, seen from outside: upipe-train runs with it, and run.db is asked
+ * by SQL. What the numbers of a run are is other tests' business; here it is when what is alive,
+ * where, and of what size. Small shapes on cpu ranks, large ones on the dry device. */
 #include "tests/cli/program.h"
 
 #include <sqlite3.h>
@@ -12,7 +12,8 @@ enum { LAYERS = 4, LAST = LAYERS - 1 }; // of all runs here
 
 static char folder[32];
 
-/* --- Runs and questions --------------------------------------------------------------------------- */
+/* --- Runs and questions
+ * --------------------------------------------------------------------------- */
 
 // Runs upipe-train with these words and opens what it traced, under `name` in the test's folder.
 static sqlite3 *trace(const char *name, const char *words)
@@ -44,7 +45,8 @@ static int64_t ask(sqlite3 *db, const char *format, ...)
     va_end(arguments);
     if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK)
         fail_msg("%s in: %s", sqlite3_errmsg(db), sql);
-    if (sqlite3_step(statement) != SQLITE_ROW || sqlite3_column_type(statement, 0) != SQLITE_INTEGER)
+    if (sqlite3_step(statement) != SQLITE_ROW ||
+        sqlite3_column_type(statement, 0) != SQLITE_INTEGER)
         fail_msg("no number from: %s", sql);
     int64_t number = sqlite3_column_int64(statement, 0);
     sqlite3_finalize(statement);
@@ -60,8 +62,9 @@ static int64_t most_at_once(sqlite3 *db, const char *glob)
 {
     return ask(db,
                "SELECT max((SELECT count(*) FROM tensor WHERE rank = t.rank AND name GLOB '%q'"
-               " AND space = 'device' AND" ALIVE_AT("t.alloc_seq") "))"
-               " FROM tensor t WHERE name GLOB '%q' AND space = 'device'",
+               " AND space = 'device' AND" ALIVE_AT(
+                   "t.alloc_seq") "))"
+                                  " FROM tensor t WHERE name GLOB '%q' AND space = 'device'",
                glob, glob);
 }
 
@@ -79,7 +82,8 @@ static int64_t kernels(sqlite3 *db, const char *name, const char *phase)
                name, phase);
 }
 
-/* --- FSDP ----------------------------------------------------------------------------------------- */
+/* --- FSDP
+ * ----------------------------------------------------------------------------------------- */
 
 static void check_shares(sqlite3 *db, int ranks, bool dry)
 {
@@ -89,11 +93,12 @@ static void check_shares(sqlite3 *db, int ranks, bool dry)
     assert_int_equal(sqlite3_exec(db, attach, NULL, NULL, NULL), SQLITE_OK);
     sqlite3_free(attach);
     // Of each unit: parameters, gradients and two moments, fp32, on every rank that is traced.
-    static const char both[] = "FROM main.tensor s JOIN plain.tensor p ON p.name = s.name AND p.rank = 0"
-                               " WHERE s.category IN ('parameter', 'gradient', 'optimizer')";
+    static const char both[] =
+        "FROM main.tensor s JOIN plain.tensor p ON p.name = s.name AND p.rank = 0"
+        " WHERE s.category IN ('parameter', 'gradient', 'optimizer')";
     assert_int_equal(ask(db, "SELECT count(*) %s", both), 4 * (LAYERS + 2) * (dry ? 1 : ranks));
-    assert_int_equal(ask(db, "SELECT count(*) %s AND s.bytes <> 4 * ((p.bytes / 4 + %d) / %d)", both,
-                         ranks - 1, ranks),
+    assert_int_equal(ask(db, "SELECT count(*) %s AND s.bytes <> 4 * ((p.bytes / 4 + %d) / %d)",
+                         both, ranks - 1, ranks),
                      0);
 }
 
@@ -120,8 +125,8 @@ static void test_fsdp(void **state)
     }
 }
 
-// Each unit is gathered once a direction where it is used (the head once for both), its gradient reduced
-// once.
+// Each unit is gathered once a direction where it is used (the head once for both), its gradient
+// reduced once.
 static void test_fsdp_collectives(void **state)
 {
     (void)state;
@@ -133,18 +138,21 @@ static void test_fsdp_collectives(void **state)
     sqlite3_close(db);
 }
 
-/* --- Tiled loss ----------------------------------------------------------------------------------- */
+/* --- Tiled loss
+ * ----------------------------------------------------------------------------------- */
 
-static void check_logits(const char *shape, const char *words, int64_t vocab, int64_t tokens, bool whole)
+static void check_logits(const char *shape, const char *words, int64_t vocab, int64_t tokens,
+                         bool whole)
 {
     sqlite3 *db = trace("loss", words);
     assert_int_equal(ask(db, "SELECT count(*) > 0 FROM tensor WHERE shape = '[%lld,%lld]'",
                          (long long)tokens, (long long)vocab),
                      whole);
-    assert_int_equal(ask(db, "SELECT count(DISTINCT shape) FROM tensor WHERE category = 'loss'"), 1);
-    assert_int_equal(ask(db, "SELECT count(*) > 0 FROM tensor WHERE category = 'loss' AND shape = '%q'",
-                         shape),
+    assert_int_equal(ask(db, "SELECT count(DISTINCT shape) FROM tensor WHERE category = 'loss'"),
                      1);
+    assert_int_equal(
+        ask(db, "SELECT count(*) > 0 FROM tensor WHERE category = 'loss' AND shape = '%q'", shape),
+        1);
     sqlite3_close(db);
 }
 
@@ -157,14 +165,17 @@ static void test_tile_loss(void **state)
     check_logits("[1024,128256]", LARGE " --cp 8 --tile-loss 1K", 128256, 1 << 15, false);
 }
 
-/* --- Headwise chunking ---------------------------------------------------------------------------- */
+/* --- Headwise chunking
+ * ---------------------------------------------------------------------------- */
 
-// Bytes of a tensor of block 1's attention, which must be the same in all its stages and directions.
+// Bytes of a tensor of block 1's attention, which must be the same in all its stages and
+// directions.
 static int64_t stage_bytes(sqlite3 *db, const char *name, int64_t stages)
 {
-    char *same = sqlite3_mprintf("FROM tensor WHERE rank = 0 AND space = 'device' AND"
-                                 " (name = 'layers.1.attn.%q' OR name GLOB 'layers.1.attn.%q.[0-9]*')",
-                                 name, name);
+    char *same =
+        sqlite3_mprintf("FROM tensor WHERE rank = 0 AND space = 'device' AND"
+                        " (name = 'layers.1.attn.%q' OR name GLOB 'layers.1.attn.%q.[0-9]*')",
+                        name, name);
     assert_int_equal(ask(db, "SELECT count(DISTINCT bytes) %s", same), 1);
     assert_int_equal(ask(db, "SELECT count(DISTINCT name) %s", same), stages);
     int64_t bytes = ask(db, "SELECT max(bytes) %s", same);
@@ -180,7 +191,8 @@ static void test_upipe(void **state)
     static const struct {
         const char *words;
         int64_t heads, stage_heads;
-    } runs[] = {{TINY " --checkpoint block --cp 2", 8, 4}, {LARGE " --checkpoint block --cp 2", 32, 8}};
+    } runs[] = {{TINY " --checkpoint block --cp 2", 8, 4},
+                {LARGE " --checkpoint block --cp 2", 32, 8}};
     for (int i = 0; i < UP_COUNT(runs); i++) {
         char words[256];
         int64_t stages = runs[i].heads / runs[i].stage_heads;
@@ -195,7 +207,8 @@ static void test_upipe(void **state)
     }
 }
 
-// Two query heads share a KV head and are in different stages: K and V are made in every other stage.
+// Two query heads share a KV head and are in different stages: K and V are made in every other
+// stage.
 static void test_upipe_shares_kv(void **state)
 {
     (void)state;
@@ -209,8 +222,8 @@ static void test_upipe_shares_kv(void **state)
     sqlite3_close(chunked);
 }
 
-// Per stage: forward q and o, and k and v where they change; backward q, o, do and dq, and k, v, dk and
-// dv; the rebuild of `block` is a forward.
+// Per stage: forward q and o, and k and v where they change; backward q, o, do and dq, and k, v, dk
+// and dv; the rebuild of `block` is a forward.
 static void test_exchanges(void **state)
 {
     (void)state;
@@ -229,13 +242,15 @@ static void test_exchanges(void **state)
         int64_t again = strstr(runs[i].words, "checkpoint") ? s + 2 * kv : 0;
         int64_t forward = 2 * s + 2 * kv, backward = again + 3 * s + 2 * kv;
         sqlite3 *db = trace("exchanges", runs[i].words);
-        assert_int_equal(ask(db, "SELECT count(*) FROM collective WHERE name = 'all_to_all' AND rank = 0"),
-                         LAYERS * (runs[i].forwards * forward + backward));
+        assert_int_equal(
+            ask(db, "SELECT count(*) FROM collective WHERE name = 'all_to_all' AND rank = 0"),
+            LAYERS * (runs[i].forwards * forward + backward));
         sqlite3_close(db);
     }
 }
 
-/* --- Checkpointing -------------------------------------------------------------------------------- */
+/* --- Checkpointing
+ * -------------------------------------------------------------------------------- */
 
 static void check_attention_kernels(const char *words, int64_t stages, int64_t recomputed)
 {
@@ -245,9 +260,10 @@ static void check_attention_kernels(const char *words, int64_t stages, int64_t r
     assert_int_equal(kernels(db, "attention_forward", "backward"), recomputed * stages);
     // None of a layer more than once a stage.
     if (recomputed)
-        assert_int_equal(ask(db, "SELECT max(n) FROM (SELECT count(*) AS n FROM kernel k"
-                                 " JOIN range r ON r.id = k.range_id WHERE k.name = 'attention_forward'"
-                                 " AND r.phase = 'backward' AND k.rank = 0 GROUP BY r.layer)"),
+        assert_int_equal(ask(db,
+                             "SELECT max(n) FROM (SELECT count(*) AS n FROM kernel k"
+                             " JOIN range r ON r.id = k.range_id WHERE k.name = 'attention_forward'"
+                             " AND r.phase = 'backward' AND k.rank = 0 GROUP BY r.layer)"),
                          stages);
     sqlite3_close(db);
 }
@@ -299,33 +315,40 @@ static void test_what_blocks_keep(void **state)
     }
 }
 
-/* --- Offload -------------------------------------------------------------------------------------- */
+/* --- Offload
+ * -------------------------------------------------------------------------------------- */
 
-// The tensor's device copy goes in the forward; a host copy of its size lives from then into backward.
+// The tensor's device copy goes in the forward; a host copy of its size lives from then into
+// backward.
 static void check_sent_away(sqlite3 *db, const char *name)
 {
     int64_t forward = phase_seq(db, "forward", "begin"), back = phase_seq(db, "backward", "begin");
     int64_t end = phase_seq(db, "backward", "end");
-    static const char born[] = "SELECT count(*) FROM tensor WHERE rank = 0 AND name = '%q' AND space = '%q'"
-                               " AND phase = 'forward' AND alloc_seq > %lld";
+    static const char born[] =
+        "SELECT count(*) FROM tensor WHERE rank = 0 AND name = '%q' AND space = '%q'"
+        " AND phase = 'forward' AND alloc_seq > %lld";
     static const char freed[] = " AND free_seq > %lld AND free_seq < %lld";
     char in_time[256];
     snprintf(in_time, sizeof in_time, "%s%s", born, freed);
     assert_int_equal(ask(db, born, name, "host", forward), 1);
     assert_int_equal(ask(db, in_time, name, "host", forward, back, end), 1);
-    assert_int_equal(ask(db, born, name, "device", forward), ask(db, in_time, name, "device", forward,
-                                                                 forward, back));
+    assert_int_equal(ask(db, born, name, "device", forward),
+                     ask(db, in_time, name, "device", forward, forward, back));
     // One size, to the byte, on either side.
-    assert_int_equal(ask(db, "SELECT count(DISTINCT bytes) FROM tensor WHERE rank = 0 AND name = '%q'",
-                         name),
-                     1);
-    assert_true(ask(db, "SELECT max(reserved_bytes - bytes) FROM tensor WHERE rank = 0"
-                        " AND name = '%q' AND space = 'host'", name) < 512);
+    assert_int_equal(
+        ask(db, "SELECT count(DISTINCT bytes) FROM tensor WHERE rank = 0 AND name = '%q'", name),
+        1);
+    assert_true(ask(db,
+                    "SELECT max(reserved_bytes - bytes) FROM tensor WHERE rank = 0"
+                    " AND name = '%q' AND space = 'host'",
+                    name) < 512);
 }
 
 static int64_t count_host(sqlite3 *db, const char *glob)
 {
-    return ask(db, "SELECT count(*) FROM tensor WHERE rank = 0 AND space = 'host' AND name GLOB '%q'", glob);
+    return ask(db,
+               "SELECT count(*) FROM tensor WHERE rank = 0 AND space = 'host' AND name GLOB '%q'",
+               glob);
 }
 
 static const char *name_of(int layer, const char *suffix)
@@ -369,8 +392,8 @@ static void test_offload(void **state)
     }
 }
 
-// The input of the block below comes back while the last stage's attention runs backward, when of the
-// stages before it nothing is left, and is there before the stage ends.
+// The input of the block below comes back while the last stage's attention runs backward, when of
+// the stages before it nothing is left, and is there before the stage ends.
 static void test_prefetch_is_late(void **state)
 {
     (void)state;
@@ -383,19 +406,25 @@ static void test_prefetch_is_late(void **state)
         for (int layer = 1; layer < LAYERS; layer++) {
             char below[64];
             snprintf(below, sizeof below, "%s", name_of(layer - 1, "x"));
-            int64_t back = ask(db, "SELECT alloc_seq FROM tensor WHERE rank = 0 AND space = 'device'"
-                                   " AND name = '%q' AND phase = 'backward'", below);
-            static const char stage[] = "SELECT count(*) FROM tensor WHERE rank = 0 AND space = 'device'"
-                                        " AND name GLOB '%q' AND" ALIVE_AT("%lld");
+            int64_t back = ask(db,
+                               "SELECT alloc_seq FROM tensor WHERE rank = 0 AND space = 'device'"
+                               " AND name = '%q' AND phase = 'backward'",
+                               below);
+            static const char stage[] =
+                "SELECT count(*) FROM tensor WHERE rank = 0 AND space = 'device'"
+                " AND name GLOB '%q' AND" ALIVE_AT("%lld");
             // o, do, lse and q of the last of four stages; of the others only what K and V share.
             assert_int_equal(ask(db, stage, name_of(layer, "attn.[dlo]*.3"), back), 3);
             assert_int_equal(ask(db, stage, name_of(layer, "attn.q.3"), back), 1);
             assert_int_equal(ask(db, stage, name_of(layer, "attn.[loq]*.[012]"), back), 0);
             assert_int_equal(ask(db, stage, name_of(layer, "attn.do.[012]"), back), 0);
             // Its attention has not run backward yet: the copy has all of that time.
-            assert_int_equal(ask(db, "SELECT count(*) FROM tensor WHERE rank = 0 AND layer = %d"
-                                     " AND name GLOB '*attn.backward.scratch' AND alloc_seq > %lld"
-                                     " AND phase = 'backward'", layer, back), 1);
+            assert_int_equal(ask(db,
+                                 "SELECT count(*) FROM tensor WHERE rank = 0 AND layer = %d"
+                                 " AND name GLOB '*attn.backward.scratch' AND alloc_seq > %lld"
+                                 " AND phase = 'backward'",
+                                 layer, back),
+                             1);
         }
         sqlite3_close(db);
     }
@@ -412,12 +441,14 @@ static void test_copies(void **state)
         sqlite3 *db = trace("copies", runs[i]);
         static const char copied[] = "SELECT sum(bytes) FROM copy WHERE rank = 0 AND stream = '%s'"
                                      " AND from_space = '%s' AND to_space = '%s'";
-        static const char held[] = "SELECT total(bytes) FROM tensor WHERE rank = 0 AND space = 'host'"
-                                   " AND layer IS NOT NULL AND name GLOB '%s'";
+        static const char held[] =
+            "SELECT total(bytes) FROM tensor WHERE rank = 0 AND space = 'host'"
+            " AND layer IS NOT NULL AND name GLOB '%s'";
         char whole[256];
         snprintf(whole, sizeof whole, "SELECT CAST((%s) AS INTEGER)", held);
         int64_t all = ask(db, whole, "*"), o = ask(db, whole, "*attn.o.*");
-        int64_t tokens = ask(db, "SELECT bytes FROM tensor WHERE rank = 0 AND name = 'data.tokens'");
+        int64_t tokens =
+            ask(db, "SELECT bytes FROM tensor WHERE rank = 0 AND name = 'data.tokens'");
         assert_true(all > 0);
         assert_int_equal(ask(db, copied, "copy-out", "device", "host"), all);
         // Attention's output comes back for the residual and for its own backward.
@@ -426,7 +457,8 @@ static void test_copies(void **state)
     }
 }
 
-/* --- Host optimizer ------------------------------------------------------------------------------- */
+/* --- Host optimizer
+ * ------------------------------------------------------------------------------- */
 
 static void test_host_optimizer(void **state)
 {
@@ -438,10 +470,12 @@ static void test_host_optimizer(void **state)
                 {LARGE " --stack upipe --ranks 2 --optimizer host", "bf16", 2}};
     for (int i = 0; i < UP_COUNT(runs); i++) {
         sqlite3 *db = trace("optimizer", runs[i].words);
-        static const char state_sql[] = "SELECT sum(bytes) FROM tensor WHERE rank = 0 AND step IS NULL"
-                                        " AND space = '%s' AND category = '%s' AND dtype = '%s'";
-        static const char elsewhere[] = "SELECT count(*) FROM tensor WHERE rank = 0 AND step IS NULL"
-                                        " AND category = '%s' AND (space <> '%s' OR dtype <> '%s')";
+        static const char state_sql[] =
+            "SELECT sum(bytes) FROM tensor WHERE rank = 0 AND step IS NULL"
+            " AND space = '%s' AND category = '%s' AND dtype = '%s'";
+        static const char elsewhere[] =
+            "SELECT count(*) FROM tensor WHERE rank = 0 AND step IS NULL"
+            " AND category = '%s' AND (space <> '%s' OR dtype <> '%s')";
         int64_t weights = ask(db, state_sql, "host", "parameter", "fp32");
         assert_int_equal(ask(db, state_sql, "host", "optimizer", "fp32"), 2 * weights);
         assert_int_equal(ask(db, elsewhere, "optimizer", "host", "fp32"), 0);
@@ -454,20 +488,23 @@ static void test_host_optimizer(void **state)
         assert_int_equal(most_at_once(db, "*update.m"), 2);
         assert_int_equal(most_at_once(db, "*update.v"), 2);
         // All of it goes through the device once: there and back.
-        static const char copied[] = "SELECT sum(c.bytes) FROM copy c JOIN range r ON r.id = c.range_id"
-                                     " WHERE c.rank = 0 AND r.phase = 'optimizer' AND c.stream = '%s'";
+        static const char copied[] =
+            "SELECT sum(c.bytes) FROM copy c JOIN range r ON r.id = c.range_id"
+            " WHERE c.rank = 0 AND r.phase = 'optimizer' AND c.stream = '%s'";
         assert_int_equal(ask(db, copied, "copy-in"), 3 * weights);
         assert_int_equal(ask(db, copied, "copy-out"), 3 * weights);
         sqlite3_close(db);
     }
 }
 
-/* --- Accumulation --------------------------------------------------------------------------------- */
+/* --- Accumulation
+ * --------------------------------------------------------------------------------- */
 
 static void test_accumulation(void **state)
 {
     (void)state;
-    static const char *const shapes[] = {TINY, TINY " --checkpoint attn --offload host --cp 2 --upipe 4",
+    static const char *const shapes[] = {TINY,
+                                         TINY " --checkpoint attn --offload host --cp 2 --upipe 4",
                                          LARGE " --stack upipe --ranks 8"};
     static const char host_peak[] =
         "SELECT max((SELECT sum(bytes) FROM tensor WHERE rank = 0 AND space = 'host'"
@@ -479,7 +516,8 @@ static void test_accumulation(void **state)
         sqlite3 *one = trace("one", shapes[i]);
         snprintf(words, sizeof words, "%s --accum 3", shapes[i]);
         sqlite3 *three = trace("three", words);
-        assert_int_equal(ask(three, "SELECT count(*) FROM range WHERE rank = 0 AND name = 'forward'"), 3);
+        assert_int_equal(
+            ask(three, "SELECT count(*) FROM range WHERE rank = 0 AND name = 'forward'"), 3);
         assert_int_equal(ask(three, "SELECT peak_bytes FROM step WHERE rank = 0"),
                          ask(one, "SELECT peak_bytes FROM step WHERE rank = 0"));
         // The tokens of all micro-batches wait on the host.
@@ -491,7 +529,8 @@ static void test_accumulation(void **state)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------- */
+/* --------------------------------------------------------------------------------------------------
+ */
 
 static int enter(void **state)
 {

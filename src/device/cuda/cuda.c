@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { EVENTS = 32, SLOTS = 16, MAX_PIECES = 4096, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
-enum { BLAS_WORKSPACE = 32 << 20 };
+enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
 static const int64_t poll_ns = 20000;
 
 struct cuda_device;
@@ -34,6 +34,7 @@ struct up_cuda {
     } recorded[EVENTS];
     int next_event;
     void *scratch;
+    int64_t scratch_bytes;
 };
 
 struct slot {
@@ -339,11 +340,15 @@ static void give_workspace(struct up_device *device, void *workspace)
 {
     struct cuda_device *cuda = cuda_of(device);
     UP_ASSERT(up_device_workspace_bytes(UP_DEVICE_CUDA) ==
-              BLAS_WORKSPACE + UP_STREAM_COUNT * UP_CUDA_SCRATCH_BYTES);
+              BLAS_WORKSPACE + COMPUTE_SCRATCH + (UP_STREAM_COUNT - 1) * OTHER_SCRATCH);
     if (cublasSetWorkspace(cuda->blas, workspace, BLAS_WORKSPACE))
         up_cuda_fail(&cuda->stream[0], "GPU %d: cuBLAS does not take its workspace", cuda->index);
-    for (int i = 0; i < UP_STREAM_COUNT; i++)
-        cuda->stream[i].scratch = (char *)workspace + BLAS_WORKSPACE + i * UP_CUDA_SCRATCH_BYTES;
+    char *at = (char *)workspace + BLAS_WORKSPACE;
+    for (int i = 0; i < UP_STREAM_COUNT; i++) {
+        cuda->stream[i].scratch = at;
+        cuda->stream[i].scratch_bytes = i == UP_STREAM_COMPUTE ? COMPUTE_SCRATCH : OTHER_SCRATCH;
+        at += cuda->stream[i].scratch_bytes;
+    }
 }
 
 static void destroy(struct up_device *device)
@@ -495,6 +500,8 @@ void *up_cuda_scratch(struct up_cuda *cuda)
     UP_ASSERT(cuda->scratch);
     return cuda->scratch;
 }
+
+int64_t up_cuda_scratch_bytes(const struct up_cuda *cuda) { return cuda->scratch_bytes; }
 
 cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream)
 {

@@ -32,9 +32,9 @@ int up_cuda_compute_capability(const struct up_cuda *cuda); // 90 for 9.0
  * caller's. */
 void **up_cuda_slot(struct up_cuda *cuda, const void *key, void (*destroy)(void *kept));
 
-/* Small scratch in device memory, 64 KiB, for work of this stream that is over before the next launch
- * on it begins (the order of the stream sees to that). */
-enum { UP_CUDA_SCRATCH_BYTES = 65536 };
+/* Scratch in device memory for work of this stream that is over before the next launch on it begins (the
+ * order of the stream sees to that): 16 MiB for the compute stream, 64 KiB for the others. */
+int64_t up_cuda_scratch_bytes(const struct up_cuda *cuda);
 void *up_cuda_scratch(struct up_cuda *cuda);
 
 /* A launch that went wrong: kept, and told when the device is next synchronised (the first one). */

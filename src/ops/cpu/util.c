@@ -53,6 +53,9 @@ void up_cpu_cast(const void *args)
 void up_cpu_add(const void *args)
 {
     const struct up_add_args *a = args;
+    const float *x = a->x;
+    float *y = a->y;
+    UP_ASSERT(a->dtype == UP_F32);
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
+    for (int64_t i = 0; i < a->count; i++) y[i] += x[i];
 }

@@ -21,7 +21,8 @@ struct softmax {
     float max, sum;
 };
 
-/* The running maximum begins finite, so that a difference of two such is 0 and not NaN. */
+/* The running maximum begins finite, so that a difference of two such is 0 and not NaN. With WHOLE
+ * the row is made of whole vectors. */
 template <bool WHOLE, typename T>
 static __device__ inline struct softmax part_of_row(const T *x, int64_t vocab)
 {
@@ -31,12 +32,12 @@ static __device__ inline struct softmax part_of_row(const T *x, int64_t vocab)
         float max = s.max;
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++)
-            if (j + e < vocab) max = fmaxf(max, v.at[e]);
+            if (WHOLE || j + e < vocab) max = fmaxf(max, v.at[e]);
         s.sum *= __expf(s.max - max);
         s.max = max;
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++)
-            if (j + e < vocab) s.sum += __expf(v.at[e] - max);
+            if (WHOLE || j + e < vocab) s.sum += __expf(v.at[e] - max);
     }
     return s;
 }
@@ -104,7 +105,7 @@ void up_cuda_cross_entropy(const void *args, struct up_cuda *cuda)
     bool whole = a->vocab % UP_VEC == 0 && up_aligned(a->logits);
     int threads = up_row_threads(a->vocab, THREADS);
     int64_t blocks = up_blocks(cuda, a->rows, RESIDENT / threads);
-    const int64_t most = UP_CUDA_SCRATCH_BYTES / sizeof(double);
+    const int64_t most = up_cuda_scratch_bytes(cuda) / (int64_t)sizeof(double);
     if (blocks > most) blocks = most;
     double *partial = (double *)up_cuda_scratch(cuda);
     struct up_grid grid = {blocks, threads, 0};

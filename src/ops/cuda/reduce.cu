@@ -6,7 +6,7 @@ enum { COLUMNS = 32, STRANDS = 16, SUM_THREADS = 256 };
 
 float *up_cuda_partials(struct up_cuda *cuda, int64_t blocks, int64_t width)
 {
-    if (blocks * width * (int64_t)sizeof(float) > UP_CUDA_SCRATCH_BYTES) return NULL;
+    if (blocks * width * (int64_t)sizeof(float) > up_cuda_scratch_bytes(cuda)) return NULL;
     return (float *)up_cuda_scratch(cuda);
 }
 

@@ -46,20 +46,21 @@ void up_cuda_cast(const void *args, struct up_cuda *cuda)
                    up_pointwise_grid(cuda, a->count), *a);
 }
 
-template <bool WHOLE> static __global__ void add(const struct up_add_args a)
+template <typename T, bool WHOLE> static __global__ void add(const struct up_add_args a)
 {
     for (int64_t i = up_first_element(); i < a.count; i += up_element_stride()) {
-        struct up_vec x = up_read<WHOLE>(a.x + i, a.count - i);
-        struct up_vec y = up_read<WHOLE>(a.y + i, a.count - i);
+        struct up_vec x = up_read<WHOLE>((const T *)a.x + i, a.count - i);
+        struct up_vec y = up_read<WHOLE>((const T *)a.y + i, a.count - i);
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++) y.at[e] += x.at[e];
-        up_write<WHOLE>(a.y + i, a.count - i, y);
+        up_write<WHOLE>((T *)a.y + i, a.count - i, y);
     }
 }
 
 void up_cuda_add(const void *args, struct up_cuda *cuda)
 {
     const struct up_add_args *a = (const struct up_add_args *)args;
-    up_cuda_launch(cuda, "add", up_aligned(a->x, a->y) ? add<true> : add<false>,
+    UP_ASSERT(up_is_float(a->dtype));
+    up_cuda_launch(cuda, "add", UP_CUDA_PICK(add, a->dtype, up_aligned(a->x, a->y)),
                    up_pointwise_grid(cuda, a->count), *a);
 }
