@@ -108,7 +108,8 @@ def bar(rung, y, published_at):
         at = LEFT + LENGTH * published_at / LIMIT
         points = f"{at - 6},{y - 9} {at + 6},{y - 9} {at},{y - 1}"
         items.append(tag("polygon", points=points, fill="#111"))
-        items.append(label(at + 10, y - 1, f"{published_at / GIB:.1f} published", font_size=11))
+        items.append(label(at - 10, y - 1, f"published {published_at / GIB:.1f}", font_size=11,
+                           text_anchor="end"))
     return items
 
 
