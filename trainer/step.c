@@ -1,6 +1,7 @@
 #include "trainer/step_impl.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 int64_t up_trainer_tokens(const struct up_trainer *trainer)
@@ -86,10 +87,13 @@ enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
     trainer->scalars = up_alloc(rank, UP_TAG(WORKSPACE, "step.scalars"), UP_F64, scalars);
     trainer->scalars_host = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
                                         UP_TAG(WORKSPACE, "step.scalars"), UP_F64, scalars);
+    trainer->ticks = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE, UP_TAG(WORKSPACE, "step.ticks"),
+                                 UP_F64, UP_SHAPE(1)); // the bytes of a uint64_t
     trainer->tokens_host = up_alloc_on(
         rank, UP_SPACE_HOST, UP_STREAM_COPY_IN, UP_TAG(DATA, "data.staging"), UP_I32,
         UP_SHAPE(config->accum, 2, config->batch, up_config_tokens(config, trainer->cp_rank)));
     if (up_rank_failed(rank)) UP_TRY(up_fail(err, rank->error.status, "%s", rank->error.text));
+    if (rank->device->kind != UP_DEVICE_DRY) atomic_init(up_trainer_ticks(trainer), 0);
 out:
     if (rc) up_trainer_release(trainer);
     return rc;
@@ -115,12 +119,15 @@ static void tick(struct up_trainer *trainer)
     double since = (double)(now - trainer->last_tick_ns) / 1e9;
     if (since > trainer->longest_s) trainer->longest_s = since;
     trainer->last_tick_ns = now;
-    if (!trainer->ticks) return;
+    if (up_rank_failed(trainer->rank) || device->kind == UP_DEVICE_DRY) return;
+    trainer->ticks_given++;
     if (device->ops->tick)
-        device->ops->tick(device, UP_STREAM_COMPUTE, trainer->ticks);
+        device->ops->tick(device, UP_STREAM_COMPUTE, up_trainer_ticks(trainer), trainer->ticks_given);
     else
-        ++*trainer->ticks;
+        atomic_store(up_trainer_ticks(trainer), trainer->ticks_given);
 }
+
+_Atomic uint64_t *up_trainer_ticks(const struct up_trainer *trainer) { return trainer->ticks->data; }
 
 void up_step_progress(struct up_trainer *trainer, double amount)
 {

@@ -62,7 +62,8 @@ struct up_trainer {
     struct up_tensor *tokens_host;   // i32 [accum, 2, batch, local seq]: inputs and targets, to be filled
     struct up_progress *progress;    // may be NULL
     double progress_done;
-    _Atomic uint64_t *ticks;         // counts layers as the device gets through them; may be NULL
+    struct up_tensor *ticks;         // u64 [1] in host space: layers that the device has got through
+    uint64_t ticks_given;
     double longest_s;                // by the device's clock, between two of them; for forecasts
     int64_t last_tick_ns;
     volatile const int *stop;        // set from outside: the step ends early, as failed; may be NULL
@@ -90,6 +91,9 @@ enum up_status up_trainer_gradients(struct up_trainer *trainer, int64_t counted,
 /* What the attention kernel is called with in a stage on a cp rank, for `batch` sequences at a time. */
 struct up_attention_shape up_attention_shape_of(const struct up_config *config, int64_t cp_rank,
                                                 int64_t stage, int64_t batch);
+
+/* How many layers the device has got through, of all steps; to be looked at from any thread. */
+_Atomic uint64_t *up_trainer_ticks(const struct up_trainer *trainer);
 
 /* Local tokens of a micro-batch; where micro-batch a's inputs and targets of row b begin in tokens_host. */
 int64_t up_trainer_tokens(const struct up_trainer *trainer);

@@ -50,7 +50,7 @@ struct run {
     struct up_group group;
     struct member *members;
     int count; // of them
-    _Atomic uint64_t *ticks; // per rank: layers that its device has got through
+    _Atomic uint64_t **ticks; // per rank: layers that its device has got through
     struct up_watch *watch;  // cuda only
     struct up_recorder *recorder;
 };
@@ -312,10 +312,10 @@ static enum up_status start(struct member *member, struct up_error *err)
         UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, &layer_s, err));
         UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
     }
+    if (!is_dry(run)) run->ticks[member->number] = up_trainer_ticks(trainer);
     UP_TRY(up_group_prepare(&run->group, member->number, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
-    trainer->ticks = &run->ticks[member->number];
     if (member->number == 0 && run->group.kind == UP_DEVICE_CUDA) {
         double limit_s = 5 * layer_s > HANG_LEAST_S ? 5 * layer_s : HANG_LEAST_S;
         run->watch = up_watch_start(run->ticks, run->count, limit_s, on_hang, run, err);
@@ -428,7 +428,10 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
     char name[UP_SAVE_NAME], seconds[UP_UNITS_TEXT];
     int64_t begin = up_clock_ns();
     if (!up_saver_due(saver, done)) return UP_OK;
+    // A save is no layer, and may take long.
+    up_watch_pause(member->run->watch, true);
     enum up_status rc = up_saver_save(saver, &member->trainer.units, done, err);
+    up_watch_pause(member->run->watch, false);
     if (rc || member->number) return rc;
     printf("saved: %s/%s in %s\n", saver->dir, up_save_name(name, done),
            up_format_seconds(seconds, (double)(up_clock_ns() - begin) / 1e9));
@@ -451,7 +454,8 @@ out:
     if (rc) {
         abort_groups(member, err->text);
     }
-    member->run->ticks[member->number] = UP_WATCH_DONE;
+    if (member->run->ticks[member->number])
+        atomic_store(member->run->ticks[member->number], UP_WATCH_DONE);
     up_trace_close(member->trace);
     member->status = rc;
     return NULL;

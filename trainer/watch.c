@@ -10,7 +10,8 @@ struct up_watch {
     pthread_mutex_t lock;
     pthread_cond_t stopped;
     bool stop;
-    _Atomic uint64_t *counters;
+    atomic_bool paused;
+    _Atomic uint64_t *const *counters;
     int count;
     double limit_s;
     void (*hung)(void *context, const char *reason);
@@ -23,7 +24,7 @@ static uint64_t sum_of(const struct up_watch *watch, uint64_t *least)
     uint64_t sum = 0;
     *least = UP_WATCH_DONE;
     for (int i = 0; i < watch->count; i++) {
-        uint64_t value = atomic_load(&watch->counters[i]);
+        uint64_t value = atomic_load(watch->counters[i]);
         sum += value;
         if (value < *least) *least = value;
     }
@@ -35,7 +36,7 @@ static void tell(const struct up_watch *watch, uint64_t least, double seconds)
     char ranks[256] = "", text[512];
     int listed = 0;
     for (int i = 0; i < watch->count && listed < 16; i++)
-        if (atomic_load(&watch->counters[i]) == least) {
+        if (atomic_load(watch->counters[i]) == least) {
             size_t used = strlen(ranks);
             snprintf(ranks + used, sizeof ranks - used, "%s%d", listed++ ? ", " : "", i);
         }
@@ -68,7 +69,7 @@ static void *run(void *argument)
     int64_t since = up_clock_ns();
     while (!pause_or_stop(watch)) {
         uint64_t now = sum_of(watch, &least);
-        if (now != before || least == UP_WATCH_DONE) {
+        if (now != before || least == UP_WATCH_DONE || atomic_load(&watch->paused)) {
             before = now;
             since = up_clock_ns();
             continue;
@@ -81,7 +82,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-struct up_watch *up_watch_start(_Atomic uint64_t *counters, int count, double limit_s,
+struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int count, double limit_s,
                                 void (*hung)(void *context, const char *reason), void *context,
                                 struct up_error *err)
 {
@@ -96,6 +97,11 @@ struct up_watch *up_watch_start(_Atomic uint64_t *counters, int count, double li
     free(watch);
     up_fail(err, UP_FAILED, "cannot start the thread that watches for hangs");
     return NULL;
+}
+
+void up_watch_pause(struct up_watch *watch, bool paused)
+{
+    if (watch) atomic_store(&watch->paused, paused);
 }
 
 void up_watch_stop(struct up_watch *watch)

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names and values that a message repeats come from anyone: whatever they hold, it stays one line. */
+/* Names and values that a message repeats come from anyone: whatever they hold, it stays one line.
+ */
 static void make_one_line(char *text)
 {
     for (; *text; text++)

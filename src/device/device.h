@@ -103,9 +103,9 @@ struct up_device_ops {
     void (*wait)(struct up_device *device, enum up_stream stream, struct up_moment moment);
     void (*synchronize)(struct up_device *device, struct up_moment moment);
 
-    /* (optional) Adds 1 to the counter when the stream has come to this point. NULL: work is done when it
-     * is given, and the caller may count himself. */
-    void (*tick)(struct up_device *device, enum up_stream stream, _Atomic uint64_t *counter);
+    /* (optional) Writes `value` to host memory of an arena when the stream has come to this point. NULL:
+     * work is done when it is given, and the caller may write himself. */
+    void (*tick)(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at, uint64_t value);
 
     /* (optional) The bytes are given up at this point of the stream: chaos poisons them. NULL: nothing
      * is done. */

@@ -136,8 +136,8 @@ static enum up_status say_incomplete(const char *path, const char *table, const 
                    why);
 }
 
-/* The columns of the table or view `name`, and which of the two it is, as one text; "" where there is
- * none. UP_FAILED where they cannot be had. */
+/* The columns of the table or view `name`, and which of the two it is, as one text; "" where there
+ * is none. UP_FAILED where they cannot be had. */
 static enum up_status read_columns(sqlite3 *db, const char *name, char *columns, size_t size)
 {
     static const char columns_sql[] =
@@ -145,12 +145,15 @@ static enum up_status read_columns(sqlite3 *db, const char *name, char *columns,
         "?1)"
         " FROM (SELECT name FROM pragma_table_info(?1) ORDER BY cid) c";
     sqlite3_stmt *statement = NULL;
-    sqlite3_prepare_v2(db, columns_sql, -1, &statement, NULL);
-    sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
     const char *text = NULL;
-    if (sqlite3_step(statement) == SQLITE_ROW) text = (const char *)sqlite3_column_text(statement, 0);
+    int code = sqlite3_prepare_v2(db, columns_sql, -1, &statement, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+        if (sqlite3_step(statement) == SQLITE_ROW)
+            text = (const char *)sqlite3_column_text(statement, 0);
+    }
     snprintf(columns, size, "%s", text ? text : "");
-    int code = sqlite3_finalize(statement);
+    if (code == SQLITE_OK) code = sqlite3_finalize(statement);
     return code != SQLITE_OK && up_store_status(db) == UP_FAILED ? UP_FAILED : UP_OK;
 }
 
@@ -172,13 +175,14 @@ static enum up_status compare_schema(const char *path, sqlite3 *db, sqlite3 *our
 {
     enum up_status rc = UP_OK;
     sqlite3_stmt *names = NULL;
-    sqlite3_prepare_v2(ours, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')", -1,
-                       &names, NULL);
-    while (rc == UP_OK && sqlite3_step(names) == SQLITE_ROW) {
+    int code = sqlite3_prepare_v2(
+        ours, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')", -1, &names, NULL);
+    while (code == SQLITE_OK && rc == UP_OK && sqlite3_step(names) == SQLITE_ROW) {
         const char *name = (const char *)sqlite3_column_text(names, 0);
         if (name) rc = compare_columns(path, db, ours, name, err);
     }
-    if (sqlite3_finalize(names) != SQLITE_OK && rc == UP_OK)
+    if (code == SQLITE_OK) code = sqlite3_finalize(names);
+    if (code != SQLITE_OK && rc == UP_OK)
         rc = up_fail(err, UP_FAILED, "%s: cannot be checked: %s", path, sqlite3_errmsg(ours));
     return rc;
 }

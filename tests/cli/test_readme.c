@@ -1,5 +1,6 @@
 /* README.md's option tables are the programs' own. UP_UPDATE_README=1 writes them there. */
 #include "tests/cli/program.h"
+#include "report/report.h"
 #include "trainer/options.h"
 
 static char *read_all(const char *path, size_t *size)
@@ -54,8 +55,18 @@ static void test_trainer_options(void **state)
     check_section("upipe-train", up_train_option_table);
 }
 
+static void test_report_options(void **state)
+{
+    (void)state;
+    check_section("upipe-report", up_command_summary.options);
+    check_section("upipe-report peak", up_command_peak.options);
+    check_section("upipe-report tensors", up_command_tensors.options);
+    check_section("upipe-report timeline", up_command_timeline.options);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trainer_options)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trainer_options),
+                                       cmocka_unit_test(test_report_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* The README's SQL is real: every ```sql block is run against a fresh run.db of the demo's shape, and gives
- * the output that stands below it (indented, as `sqlite3 -header -column` prints it; the width of the gaps
- * is not compared). What a run allocates depends on its options alone, so the output never changes. */
+/* The README's SQL is real: every ```sql block is run against a fresh run.db of the demo's shape,
+ * and gives the output that stands below it (indented, as `sqlite3 -header -column` prints it; the
+ * width of the gaps is not compared). What a run allocates depends on its options alone, so the
+ * output never changes. */
 #include "store/store.h"
 #include "tests/cli/program.h"
 
@@ -8,7 +9,8 @@ enum { TEXT_MAX = 1 << 16 };
 
 static char box[32], database[64];
 
-/* --- Running a query ----------------------------------------------------------------------------- */
+/* --- Running a query -----------------------------------------------------------------------------
+ */
 
 struct text {
     char bytes[TEXT_MAX];
@@ -17,7 +19,8 @@ struct text {
 
 static void add(struct text *text, const char *separator, const char *word)
 {
-    text->used += (size_t)snprintf(text->bytes + text->used, TEXT_MAX - text->used, "%s%s", separator, word);
+    text->used +=
+        (size_t)snprintf(text->bytes + text->used, TEXT_MAX - text->used, "%s%s", separator, word);
     assert_true(text->used < TEXT_MAX);
 }
 
@@ -38,7 +41,8 @@ static void run_query(sqlite3 *db, const char *sql, struct text *out)
     assert_int_equal(sqlite3_finalize(statement), SQLITE_OK);
 }
 
-/* --- Reading the README -------------------------------------------------------------------------- */
+/* --- Reading the README --------------------------------------------------------------------------
+ */
 
 // The indented lines from `at` on, gaps made one space; the line of dashes is left out.
 static void read_output(const char *at, struct text *out)
@@ -51,7 +55,8 @@ static void read_output(const char *at, struct text *out)
         snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
         if (strspn(line, " -") == strlen(line)) continue;
         const char *separator = first ? "" : "\n";
-        for (char *word; (word = strtok_r(rest, " ", &rest)); separator = " ") add(out, separator, word);
+        for (char *word; (word = strtok_r(rest, " ", &rest)); separator = " ")
+            add(out, separator, word);
         first = false;
     }
 }
@@ -95,8 +100,8 @@ static int make_run(void **state)
     snprintf(text, sizeof text, "%s/text", box);
     snprintf(database, sizeof database, "%s/run.db", box);
     file_write_text(text, 4096);
-    program_run(&program, "upipe-train", "--model", "tiny", "--data", text, "--seq", "512", "--batch", "2",
-                "--steps", "1", "--trace", database);
+    program_run(&program, "upipe-train", "--model", "tiny", "--data", text, "--seq", "512",
+                "--batch", "2", "--steps", "1", "--trace", database);
     if (program.status != 0) print_error("%s", program.err);
     return program.status;
 }

@@ -1,7 +1,7 @@
-/* What the fuzz targets share. A target is one file, fuzz_<name>.c, whose LLVMFuzzerTestOneInput hands
- * an input to a reader and aborts where the reader breaks its word: a refusal is one line of printable
- * text with the status of a user's error, and what is accepted can be used. To add a target, write the
- * file and a folder of seeds, corpus/<name>; CMake and scripts/fuzz find both. */
+/* What the fuzz targets share. A target is one file, fuzz_<name>.c, whose LLVMFuzzerTestOneInput
+ * hands an input to a reader and aborts where the reader breaks its word: a refusal is one line of
+ * printable text with the status of a user's error, and what is accepted can be used. To add a
+ * target, write the file and a folder of seeds, corpus/<name>; CMake and scripts/fuzz find both. */
 #ifndef UP_TESTS_FUZZ_FUZZ_H
 #define UP_TESTS_FUZZ_FUZZ_H
 
@@ -77,7 +77,8 @@ static inline void fuzz_start(void)
     atexit(fuzz_remove_folder);
 }
 
-/* Nothing in the input may make the reader say anything but "this input is at fault", in one line. */
+/* Nothing in the input may make the reader say anything but "this input is at fault", in one line.
+ */
 static inline void fuzz_check(enum up_status status, const struct up_error *err)
 {
     if (status == UP_OK) return;

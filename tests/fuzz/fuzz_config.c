@@ -12,7 +12,8 @@ static void use_model(const struct up_model *model)
     FUZZ_EXPECT(up_model_check(model, "fuzz", &err) == UP_OK);
     FUZZ_EXPECT(count > 0 && up_model_parameters(model) > 0);
     for (int i = 0; i < count && i < PARAMS_LOOKED_AT; i++) {
-        struct up_param first = up_model_param(model, i), last = up_model_param(model, count - 1 - i);
+        struct up_param first = up_model_param(model, i),
+                        last = up_model_param(model, count - 1 - i);
         FUZZ_EXPECT(first.rows > 0 && first.cols > 0 && *first.hf_name);
         FUZZ_EXPECT(last.rows > 0 && last.cols > 0 && *last.hf_name);
     }

@@ -1,5 +1,5 @@
-/* run.db under upipe-report: one sub-command, as text and as JSON, chosen by the input's own hash so
- * that each input is cheap. The input is
+/* run.db under upipe-report: one sub-command, as text and as JSON, chosen by the input's own hash
+ * so that each input is cheap. The input is
  *
  *   either a file that begins as SQLite's do: the database itself;
  *   or lies to put into a real one (corpus/run_db/typical.sqlite), a line each:
@@ -22,13 +22,18 @@ static const struct {
 } tables[] = {
     {"meta", "key", {"key", "value"}},
     {"rank", "rank", {"rank", "node", "device_name", "capacity_bytes", "baseline_used_bytes"}},
-    {"tensor", "id", {"id", "rank", "space", "storage_id", "name", "category", "layer", "phase", "dtype", "shape",
-                      "bytes", "reserved_bytes", "offset", "stream", "step", "free_step", "range_id", "alloc_seq",
+    {"tensor", "id", {"id",       "rank",     "space",  "storage_id", "name",     "category",
+                      "layer",    "phase",    "dtype",  "shape",      "bytes",    "reserved_bytes",
+                      "offset",   "stream",   "step",   "free_step",  "range_id", "alloc_seq",
                       "free_seq", "alloc_ns", "free_ns"}},
-    {"range", "id", {"id", "rank", "parent", "name", "step", "layer", "phase", "begin_ns", "end_ns", "stream",
-                     "begin_seq", "end_seq"}},
-    {"step", "step", {"step", "rank", "loss", "grad_norm", "tokens", "begin_ns", "end_ns", "peak_bytes",
-                      "peak_seq", "event_hash", "same_as_step"}},
+    {"range",
+     "id",
+     {"id", "rank", "parent", "name", "step", "layer", "phase", "begin_ns", "end_ns", "stream",
+      "begin_seq", "end_seq"}},
+    {"step",
+     "step",
+     {"step", "rank", "loss", "grad_norm", "tokens", "begin_ns", "end_ns", "peak_bytes", "peak_seq",
+      "event_hash", "same_as_step"}},
     {"diagnostic", "id", {"id", "rank", "ns", "kind", "text"}},
 };
 
@@ -52,15 +57,17 @@ static void tell_lie(sqlite3 *db, const char *line)
     char value[VALUE_MAX] = "";
     if (*line == '-' && sscanf(line + 1, "%u %u", &table, &row) == 2) {
         int t = (int)(table % UP_COUNT(tables));
-        run_sql(db, sqlite3_mprintf("DELETE FROM %s WHERE %s = (SELECT %s FROM %s LIMIT 1 OFFSET %u)",
-                                    tables[t].name, tables[t].key, tables[t].key, tables[t].name, row % 64));
+        run_sql(db, sqlite3_mprintf(
+                        "DELETE FROM %s WHERE %s = (SELECT %s FROM %s LIMIT 1 OFFSET %u)",
+                        tables[t].name, tables[t].key, tables[t].key, tables[t].name, row % 64));
         return;
     }
     if (sscanf(line, "%u %u %u %255[^\n]", &table, &column, &row, value) < 3) return;
     int t = (int)(table % UP_COUNT(tables));
-    char *sql = sqlite3_mprintf("UPDATE OR REPLACE %s SET %s = ? WHERE %s = (SELECT %s FROM %s LIMIT 1 OFFSET %u)",
-                                tables[t].name, tables[t].columns[column % (unsigned)column_count(t)],
-                                tables[t].key, tables[t].key, tables[t].name, row % 64);
+    char *sql = sqlite3_mprintf(
+        "UPDATE OR REPLACE %s SET %s = ? WHERE %s = (SELECT %s FROM %s LIMIT 1 OFFSET %u)",
+        tables[t].name, tables[t].columns[column % (unsigned)column_count(t)], tables[t].key,
+        tables[t].key, tables[t].name, row % 64);
     sqlite3_stmt *statement = NULL;
     char *end = value;
     double number = strtod(value, &end);
@@ -78,7 +85,8 @@ static void tell_lie(sqlite3 *db, const char *line)
     sqlite3_free(sql);
 }
 
-/* --- The file ------------------------------------------------------------------------------------ */
+/* --- The file ------------------------------------------------------------------------------------
+ */
 
 static struct {
     char *bytes;
@@ -105,7 +113,8 @@ static void write_lying(const char *path, const uint8_t *data, size_t size)
     text[size] = 0;
     fuzz_write("run.db", base.bytes, base.size);
     FUZZ_EXPECT(sqlite3_open(path, &db) == SQLITE_OK);
-    sqlite3_exec(db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN", NULL, NULL, NULL);
+    sqlite3_exec(db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN", NULL, NULL,
+                 NULL);
     for (int i = 0; i < LIES_MAX && *line; i++) {
         char *end = strchrnul(line, '\n');
         bool last = !*end;
@@ -118,10 +127,11 @@ static void write_lying(const char *path, const uint8_t *data, size_t size)
     free(text);
 }
 
-/* --- SQLite's memory ----------------------------------------------------------------------------- */
+/* --- SQLite's memory -----------------------------------------------------------------------------
+ */
 
-/* Taken from the C library behind AddressSanitizer's back: SQLite is not what is tested here, and its
- * many small allocations are most of the time. A block is preceded by its size. */
+/* Taken from the C library behind AddressSanitizer's back: SQLite is not what is tested here, and
+ * its many small allocations are most of the time. A block is preceded by its size. */
 void *__libc_malloc(size_t size);
 void *__libc_realloc(void *block, size_t size);
 void __libc_free(void *block);
@@ -175,13 +185,14 @@ static void sql_shutdown(void *unused)
 
 static void choose_sql_memory(void)
 {
-    static const sqlite3_mem_methods methods = {sql_malloc, sql_free, sql_realloc, sql_size,
+    static const sqlite3_mem_methods methods = {sql_malloc,   sql_free, sql_realloc,  sql_size,
                                                 sql_round_up, sql_init, sql_shutdown, NULL};
     FUZZ_EXPECT(sqlite3_config(SQLITE_CONFIG_MALLOC, &methods) == SQLITE_OK);
     FUZZ_EXPECT(sqlite3_config(SQLITE_CONFIG_SINGLETHREAD) == SQLITE_OK);
 }
 
-/* --- The commands -------------------------------------------------------------------------------- */
+/* --- The commands --------------------------------------------------------------------------------
+ */
 
 // JSON that is JSON; text that holds nothing a terminal would obey.
 static void check_output(const char *text, size_t size, bool json)
@@ -199,14 +210,16 @@ static void check_output(const char *text, size_t size, bool json)
 
 static void run_command(const struct up_command *command, const char *path, bool json)
 {
-    char options[512] = {0}, *text = NULL, *words[] = {(char *)"upipe-report", (char *)path, (char *)"--json", NULL};
+    char options[512] = {0}, *text = NULL,
+         *words[] = {(char *)"upipe-report", (char *)path, (char *)"--json", NULL};
     size_t size = 0;
     struct up_arguments arguments;
     struct up_error err = {0};
     struct up_emit_style style = {.json = json, .utf8 = true};
     FUZZ_EXPECT(command->options_size <= sizeof options);
     memcpy(options, command->defaults, command->options_size);
-    FUZZ_EXPECT(up_options_parse(command->options, options, json ? 3 : 2, words, &arguments, &err) == UP_OK);
+    FUZZ_EXPECT(up_options_parse(command->options, options, json ? 3 : 2, words, &arguments,
+                                 &err) == UP_OK);
     struct up_emitter *emitter = up_emitter_create(&style);
     FILE *out = open_memstream(&text, &size);
     FUZZ_EXPECT(emitter && out);

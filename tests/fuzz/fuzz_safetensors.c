@@ -1,11 +1,12 @@
 /* The weights of a Hugging Face folder. The input's first byte is the form of the rest:
  *
  *   r   model.safetensors as it is
- *   h   its header, NUL, its data: the length before the header is put there, so that mutations reach
- *       what lies behind it
- *   i   the index, NUL, the header of a.safetensors, NUL, that of b.safetensors, NUL, the data of each
+ *   h   its header, NUL, its data: the length before the header is put there, so that mutations
+ * reach what lies behind it i   the index, NUL, the header of a.safetensors, NUL, that of
+ * b.safetensors, NUL, the data of each
  *
- * The second is the model's kind: bit 0 a tied head, bit 1 query and key norms, bit 2 two layers. */
+ * The second is the model's kind: bit 0 a tied head, bit 1 query and key norms, bit 2 two layers.
+ */
 #include "model/model.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -54,10 +55,21 @@ static void write_folder(uint8_t form, struct rest rest)
 
 static struct up_model small_model(uint8_t kind)
 {
-    return (struct up_model){.name = "fuzz", .family = "llama", .layers = kind & 4 ? 2 : 1, .hidden = 4,
-                             .ff = 4, .heads = 2, .kv_heads = 1, .head_dim = 2, .vocab = 4,
-                             .max_positions = 64, .qk_norm = kind & 2, .tied = kind & 1,
-                             .norm_epsilon = 1e-6, .rope_theta = 10000, .init_std = 0.02};
+    return (struct up_model){.name = "fuzz",
+                             .family = "llama",
+                             .layers = kind & 4 ? 2 : 1,
+                             .hidden = 4,
+                             .ff = 4,
+                             .heads = 2,
+                             .kv_heads = 1,
+                             .head_dim = 2,
+                             .vocab = 4,
+                             .max_positions = 64,
+                             .qk_norm = kind & 2,
+                             .tied = kind & 1,
+                             .norm_epsilon = 1e-6,
+                             .rope_theta = 10000,
+                             .init_std = 0.02};
 }
 
 // What was accepted is readable to the last element.

@@ -1,5 +1,5 @@
-/* Token files. The input's first three bytes are format, sequence length and vocabulary; the rest is
- * the file. */
+/* Token files. The input's first three bytes are format, sequence length and vocabulary; the rest
+ * is the file. */
 #include "model/data.h"
 #include "tests/fuzz/fuzz.h"
 

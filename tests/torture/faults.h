@@ -1,7 +1,8 @@
-/* Calls that fail on demand. The linker sends upipe's own calls of the functions below here (--wrap,
- * tests/CMakeLists.txt), and SQLite's system calls and memory come through its own hooks; what other
- * libraries do is left alone. The calls of the armed kind are counted, over all threads, and those from
- * the N-th on, or the N-th alone, fail as they would for want of memory, or with a broken disk.
+/* Calls that fail on demand. The linker sends upipe's own calls of the functions below here
+ * (--wrap, tests/CMakeLists.txt), and SQLite's system calls and memory come through its own hooks;
+ * what other libraries do is left alone. The calls of the armed kind are counted, over all threads,
+ * and those from the N-th on, or the N-th alone, fail as they would for want of memory, or with a
+ * broken disk.
  *
  * Included by one program, which defines the wrappers. */
 #ifndef UP_TESTS_TORTURE_FAULTS_H
@@ -31,8 +32,8 @@ enum { FAULT_CALLS_MAX = 1 << 20 };
 /* Shared with the process that is made to fail. */
 struct faults {
     enum fault_kind kind;
-    int64_t first;   // the first call that fails, from 1; 0: none
-    bool alone;      // it alone
+    int64_t first; // the first call that fails, from 1; 0: none
+    bool alone;    // it alone
     atomic_llong calls;
     uintptr_t site[FAULT_CALLS_MAX]; // from where the first so many calls came
 };
@@ -48,8 +49,8 @@ static bool fault(enum fault_kind kind, const void *site)
     return faults->first && (faults->alone ? call == faults->first : call >= faults->first);
 }
 
-#define HERE __builtin_return_address(0)
-#define NO_MEMORY() fault(FAULT_MEMORY, HERE)
+#define HERE          __builtin_return_address(0)
+#define NO_MEMORY()   fault(FAULT_MEMORY, HERE)
 #define BROKEN(error) (fault(FAULT_FILE, HERE) && (errno = (error)))
 
 /* WRAP(result, name, parameters): declares the real function and begins its wrapper. */
@@ -58,16 +59,23 @@ static bool fault(enum fault_kind kind, const void *site)
     result __wrap_##name(__VA_ARGS__);                                                             \
     result __wrap_##name(__VA_ARGS__)
 
-/* --- Memory -------------------------------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------------------------------
+ */
 
-WRAP(void *, malloc, size_t size) { return NO_MEMORY() ? NULL : __real_malloc(size); }
+WRAP(void *, malloc, size_t size)
+{
+    return NO_MEMORY() ? NULL : __real_malloc(size);
+}
 
 WRAP(void *, calloc, size_t count, size_t size)
 {
     return NO_MEMORY() ? NULL : __real_calloc(count, size);
 }
 
-WRAP(void *, realloc, void *block, size_t size) { return NO_MEMORY() ? NULL : __real_realloc(block, size); }
+WRAP(void *, realloc, void *block, size_t size)
+{
+    return NO_MEMORY() ? NULL : __real_realloc(block, size);
+}
 
 WRAP(void *, aligned_alloc, size_t alignment, size_t size)
 {
@@ -79,7 +87,10 @@ WRAP(void *, reallocarray, void *block, size_t count, size_t size)
     return NO_MEMORY() ? NULL : __real_reallocarray(block, count, size);
 }
 
-WRAP(char *, strdup, const char *text) { return NO_MEMORY() ? NULL : __real_strdup(text); }
+WRAP(char *, strdup, const char *text)
+{
+    return NO_MEMORY() ? NULL : __real_strdup(text);
+}
 
 int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int __wrap_asprintf(char **text, const char *format, ...)
@@ -104,8 +115,8 @@ WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, v
     return NO_MEMORY() ? EAGAIN : __real_pthread_create(thread, attributes, run, argument);
 }
 
-/* jansson: what it makes is thrown away, as if it had not been made. Debian's json_loadb crashes when
- * an allocation within it fails, so none does. */
+/* jansson: what it makes is thrown away, as if it had not been made. Debian's json_loadb crashes
+ * when an allocation within it fails, so none does. */
 
 static json_t *made(json_t *value, bool no_memory)
 {
@@ -114,11 +125,26 @@ static json_t *made(json_t *value, bool no_memory)
     return NULL;
 }
 
-WRAP(json_t *, json_object, void) { return made(__real_json_object(), NO_MEMORY()); }
-WRAP(json_t *, json_array, void) { return made(__real_json_array(), NO_MEMORY()); }
-WRAP(json_t *, json_integer, json_int_t value) { return made(__real_json_integer(value), NO_MEMORY()); }
-WRAP(json_t *, json_real, double value) { return made(__real_json_real(value), NO_MEMORY()); }
-WRAP(json_t *, json_string, const char *text) { return made(__real_json_string(text), NO_MEMORY()); }
+WRAP(json_t *, json_object, void)
+{
+    return made(__real_json_object(), NO_MEMORY());
+}
+WRAP(json_t *, json_array, void)
+{
+    return made(__real_json_array(), NO_MEMORY());
+}
+WRAP(json_t *, json_integer, json_int_t value)
+{
+    return made(__real_json_integer(value), NO_MEMORY());
+}
+WRAP(json_t *, json_real, double value)
+{
+    return made(__real_json_real(value), NO_MEMORY());
+}
+WRAP(json_t *, json_string, const char *text)
+{
+    return made(__real_json_string(text), NO_MEMORY());
+}
 
 json_t *__wrap_json_pack(const char *format, ...);
 json_t *__wrap_json_pack(const char *format, ...)
@@ -168,7 +194,8 @@ WRAP(int, json_array_append_new, json_t *array, json_t *value)
     return -1;
 }
 
-/* --- Files --------------------------------------------------------------------------------------- */
+/* --- Files ---------------------------------------------------------------------------------------
+ */
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -192,7 +219,10 @@ WRAP(size_t, fread, void *out, size_t size, size_t count, FILE *file)
     return BROKEN(EIO) ? 0 : __real_fread(out, size, count, file);
 }
 
-WRAP(ssize_t, read, int fd, void *out, size_t size) { return BROKEN(EIO) ? -1 : __real_read(fd, out, size); }
+WRAP(ssize_t, read, int fd, void *out, size_t size)
+{
+    return BROKEN(EIO) ? -1 : __real_read(fd, out, size);
+}
 
 WRAP(ssize_t, pread, int fd, void *out, size_t size, off_t offset)
 {
@@ -209,12 +239,30 @@ WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t size, off_t offset)
     return BROKEN(ENOSPC) ? -1 : __real_pwrite(fd, bytes, size, offset);
 }
 
-WRAP(int, stat, const char *path, struct stat *status) { return BROKEN(EIO) ? -1 : __real_stat(path, status); }
-WRAP(int, access, const char *path, int mode) { return BROKEN(EIO) ? -1 : __real_access(path, mode); }
-WRAP(int, fstat, int fd, struct stat *status) { return BROKEN(EIO) ? -1 : __real_fstat(fd, status); }
-WRAP(int, ftruncate, int fd, off_t size) { return BROKEN(EIO) ? -1 : __real_ftruncate(fd, size); }
-WRAP(int, fsync, int fd) { return BROKEN(EIO) ? -1 : __real_fsync(fd); }
-WRAP(int, rename, const char *from, const char *to) { return BROKEN(EIO) ? -1 : __real_rename(from, to); }
+WRAP(int, stat, const char *path, struct stat *status)
+{
+    return BROKEN(EIO) ? -1 : __real_stat(path, status);
+}
+WRAP(int, access, const char *path, int mode)
+{
+    return BROKEN(EIO) ? -1 : __real_access(path, mode);
+}
+WRAP(int, fstat, int fd, struct stat *status)
+{
+    return BROKEN(EIO) ? -1 : __real_fstat(fd, status);
+}
+WRAP(int, ftruncate, int fd, off_t size)
+{
+    return BROKEN(EIO) ? -1 : __real_ftruncate(fd, size);
+}
+WRAP(int, fsync, int fd)
+{
+    return BROKEN(EIO) ? -1 : __real_fsync(fd);
+}
+WRAP(int, rename, const char *from, const char *to)
+{
+    return BROKEN(EIO) ? -1 : __real_rename(from, to);
+}
 WRAP(int, fallocate, int fd, int mode, off_t from, off_t size)
 {
     return BROKEN(ENOSPC) ? -1 : __real_fallocate(fd, mode, from, size);
@@ -230,7 +278,10 @@ WRAP(int, mkdirat, int folder, const char *path, mode_t mode)
     return BROKEN(ENOSPC) ? -1 : __real_mkdirat(folder, path, mode);
 }
 
-WRAP(int, mkdir, const char *path, mode_t mode) { return BROKEN(ENOSPC) ? -1 : __real_mkdir(path, mode); }
+WRAP(int, mkdir, const char *path, mode_t mode)
+{
+    return BROKEN(ENOSPC) ? -1 : __real_mkdir(path, mode);
+}
 
 // The descriptor is gone in any case, as POSIX lets it be.
 WRAP(int, close, int fd)
@@ -239,7 +290,8 @@ WRAP(int, close, int fd)
     return BROKEN(EIO) ? -1 : status;
 }
 
-/* --- SQLite -------------------------------------------------------------------------------------- */
+/* --- SQLite --------------------------------------------------------------------------------------
+ */
 
 static int sql_open(const char *path, int flags, int mode)
 {
@@ -267,8 +319,14 @@ static ssize_t sql_pwrite(int fd, const void *bytes, size_t size, off_t offset)
     return BROKEN(ENOSPC) ? -1 : __real_pwrite(fd, bytes, size, offset);
 }
 
-static int sql_fstat(int fd, struct stat *status) { return BROKEN(EIO) ? -1 : __real_fstat(fd, status); }
-static int sql_ftruncate(int fd, off_t size) { return BROKEN(EIO) ? -1 : __real_ftruncate(fd, size); }
+static int sql_fstat(int fd, struct stat *status)
+{
+    return BROKEN(EIO) ? -1 : __real_fstat(fd, status);
+}
+static int sql_ftruncate(int fd, off_t size)
+{
+    return BROKEN(EIO) ? -1 : __real_ftruncate(fd, size);
+}
 
 static void *sql_mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset)
 {
@@ -294,11 +352,16 @@ static void faults_hook_sqlite(void)
         const char *name;
         sqlite3_syscall_ptr call;
     } calls[] = {
-        {"open", (sqlite3_syscall_ptr)sql_open},     {"read", (sqlite3_syscall_ptr)sql_read},
-        {"pread", (sqlite3_syscall_ptr)sql_pread},   {"pread64", (sqlite3_syscall_ptr)sql_pread},
-        {"write", (sqlite3_syscall_ptr)sql_write},   {"pwrite", (sqlite3_syscall_ptr)sql_pwrite},
-        {"pwrite64", (sqlite3_syscall_ptr)sql_pwrite}, {"fstat", (sqlite3_syscall_ptr)sql_fstat},
-        {"ftruncate", (sqlite3_syscall_ptr)sql_ftruncate}, {"mmap", (sqlite3_syscall_ptr)sql_mmap},
+        {"open", (sqlite3_syscall_ptr)sql_open},
+        {"read", (sqlite3_syscall_ptr)sql_read},
+        {"pread", (sqlite3_syscall_ptr)sql_pread},
+        {"pread64", (sqlite3_syscall_ptr)sql_pread},
+        {"write", (sqlite3_syscall_ptr)sql_write},
+        {"pwrite", (sqlite3_syscall_ptr)sql_pwrite},
+        {"pwrite64", (sqlite3_syscall_ptr)sql_pwrite},
+        {"fstat", (sqlite3_syscall_ptr)sql_fstat},
+        {"ftruncate", (sqlite3_syscall_ptr)sql_ftruncate},
+        {"mmap", (sqlite3_syscall_ptr)sql_mmap},
     };
     sqlite3_config(SQLITE_CONFIG_GETMALLOC, &sql_memory);
     sqlite3_mem_methods methods = sql_memory;

@@ -9,13 +9,14 @@
 
 static char box[32], text_path[64], log_path[64];
 
-/* --- The run ------------------------------------------------------------------------------------- */
+/* --- The run -------------------------------------------------------------------------------------
+ */
 
 static void train_traced(struct program *program, const char *trace)
 {
-    program_run(program, "upipe-train", "--layers", "1", "--seq", "8", "--steps", STEPS, "--threads", "1",
-                "--data", text_path, "--json-log", log_path, "--trace", trace, "--trace-steps",
-                "0:" STEPS);
+    program_run(program, "upipe-train", "--layers", "1", "--seq", "8", "--steps", STEPS,
+                "--threads", "1", "--data", text_path, "--json-log", log_path, "--trace", trace,
+                "--trace-steps", "0:" STEPS);
 }
 
 static int steps_logged(void)
@@ -31,7 +32,8 @@ static int64_t query_number(sqlite3 *db, const char *sql)
 {
     sqlite3_stmt *statement = NULL;
     assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &statement, NULL), SQLITE_OK);
-    int64_t number = sqlite3_step(statement) == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : -1;
+    int64_t number =
+        sqlite3_step(statement) == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : -1;
     sqlite3_finalize(statement);
     return number;
 }
@@ -43,7 +45,8 @@ static bool check_stopped_trace(const char *trace)
     sqlite3 *db = NULL;
     if (up_store_open(trace, &db, &err) != UP_OK) fail_msg("%s", err.text);
     assert_int_equal(query_number(db, "SELECT count(*) FROM pragma_integrity_check"
-                                      " WHERE integrity_check <> 'ok'"), 0);
+                                      " WHERE integrity_check <> 'ok'"),
+                     0);
     assert_int_equal(query_number(db, "SELECT value FROM meta WHERE key = 'complete'"), 0);
     assert_true(query_number(db, "SELECT count(*) FROM step") < 20);
     bool told = query_number(db, "SELECT count(*) FROM diagnostic WHERE kind = 'disk'") == 1;
@@ -62,7 +65,8 @@ static void check_trained(const struct program *program, const char *trace)
     assert_non_null(strstr(program->err, "the trace stopped before the run ended"));
 }
 
-/* --- Ways of being full -------------------------------------------------------------------------- */
+/* --- Ways of being full --------------------------------------------------------------------------
+ */
 
 /* No file of a child may grow beyond `bytes`: writes then fail. RLIM_INFINITY ends it. */
 static void limit_files(rlim_t bytes)
@@ -104,8 +108,9 @@ static void file_system_without_space(void **state)
     // Looked at where there is room for SQLite to work.
     char copy[128], command[1024];
     snprintf(copy, sizeof copy, "%s/copied.db", box);
-    snprintf(command, sizeof command, "cp '%s' '%s' && if [ -f '%s-wal' ]; then cp '%s-wal' '%s-wal'; fi",
-             trace, copy, trace, trace, copy);
+    snprintf(command, sizeof command,
+             "cp '%s' '%s' && if [ -f '%s-wal' ]; then cp '%s-wal' '%s-wal'; fi", trace, copy,
+             trace, trace, copy);
     int copied = system(command);
     assert_int_equal(umount(folder), 0);
     assert_int_equal(copied, 0);

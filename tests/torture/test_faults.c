@@ -1,16 +1,16 @@
-/* Torture: each allocation, file operation and SQLite allocation of small runs is made to fail in turn,
- * alone or with all that follow. Whatever fails, the program ends in order:
+/* Torture: each allocation, file operation and SQLite allocation of small runs is made to fail in
+ * turn, alone or with all that follow. Whatever fails, the program ends in order:
  *
- *   exit 0   only with the right result: the losses (or the report) of the run that nothing happened to,
- *            and a trace that is complete and the same, or a line on stderr that says it is not
+ *   exit 0   only with the right result: the losses (or the report) of the run that nothing
+ * happened to, and a trace that is complete and the same, or a line on stderr that says it is not
  *   exit 1   with one line that says what went wrong; never 2, since the user is not at fault
  *
- * and afterwards the trace opens and passes SQLite's check, or is absent, nothing half-written lies about,
- * and (in the sanitized build) nothing has leaked.
+ * and afterwards the trace opens and passes SQLite's check, or is absent, nothing half-written lies
+ * about, and (in the sanitized build) nothing has leaked.
  *
- * By default a call is chosen where it is the first or last from its place in the code, and some between,
- * and fails alone or with what follows, in turn; UP_TEST_ALL=1 takes every call both ways, UP_TEST_SHORT=1
- * fewer. A failure names the place for addr2line. */
+ * By default a call is chosen where it is the first or last from its place in the code, and some
+ * between, and fails alone or with what follows, in turn; UP_TEST_ALL=1 takes every call both ways,
+ * UP_TEST_SHORT=1 fewer. A failure names the place for addr2line. */
 #include "tests/torture/faults.h"
 
 #include "report/report.h"
@@ -34,17 +34,22 @@ struct form {
     const char *words[32];
 };
 
-#define TRACED "--trace", "run.db", "--json-log", "steps.jsonl", "--steps", "2", "--seq", "8", "--layers", "1"
+#define TRACED                                                                                     \
+    "--trace", "run.db", "--json-log", "steps.jsonl", "--steps", "2", "--seq", "8", "--layers", "1"
 #define ON_CPU "--threads", "1", "--data", "../text"
 
 static const struct form forms[] = {
     {"plain", NULL, {TRACED, ON_CPU}},
     {"ranks", NULL, {TRACED, ON_CPU, "--ranks", "2", "--stack", "upipe"}},
     {"host", NULL, {TRACED, ON_CPU, "--stack", "offload", "--optimizer", "host", "--accum", "2"}},
-    {"weights", NULL, {TRACED, "--threads", "1", "--model", UP_TEST_DATA "/tiny-llama3", "--data",
-                       UP_TEST_DATA "/tiny-llama3/tokens.i32", "--data-format", "i32"}},
+    {"weights",
+     NULL,
+     {TRACED, "--threads", "1", "--model", UP_TEST_DATA "/tiny-llama3", "--data",
+      UP_TEST_DATA "/tiny-llama3/tokens.i32", "--data-format", "i32"}},
     {"chaos", NULL, {TRACED, ON_CPU, "--chaos", "7"}},
-    {"dry", NULL, {TRACED, "--device", "dry", "--machine", UP_TEST_SOURCE "/trainer/machines/h200.json"}},
+    {"dry",
+     NULL,
+     {TRACED, "--device", "dry", "--machine", UP_TEST_SOURCE "/trainer/machines/h200.json"}},
     {"save", NULL, {TRACED, ON_CPU, "--save", "saves", "--save-every", "1"}},
     {"resume", NULL, {TRACED, ON_CPU, "--steps", "4", "--resume", "../saves"}},
     {"summary", &up_command_summary, {"../whole.db"}},
@@ -64,7 +69,8 @@ struct result {
 
 static char box[64]; // box/run is where runs take place, emptied before each
 
-/* --- One run ------------------------------------------------------------------------------------- */
+/* --- One run -------------------------------------------------------------------------------------
+ */
 
 static int word_count(const struct form *form)
 {
@@ -82,7 +88,8 @@ static enum up_status train(int argc, char **argv, struct up_error *err)
     return rc ? rc : up_train(&options, "torture", &stop, err);
 }
 
-static enum up_status report(const struct up_command *command, int argc, char **argv, struct up_error *err)
+static enum up_status report(const struct up_command *command, int argc, char **argv,
+                             struct up_error *err)
 {
     enum up_status rc = UP_OK;
     char options[512] = {0};
@@ -125,7 +132,8 @@ static _Noreturn void run_form(const struct form *form)
     restore_signals();
     alarm(DEADLINE_S);
     int argc = 1 + word_count(form);
-    enum up_status rc = form->command ? report(form->command, argc, argv, &err) : train(argc, argv, &err);
+    enum up_status rc =
+        form->command ? report(form->command, argc, argv, &err) : train(argc, argv, &err);
     if (rc) fprintf(stderr, "upipe: %s\n", err.text);
     faults->kind = FAULT_NONE;
     exit((int)rc);
@@ -141,8 +149,8 @@ static void read_losses(char losses[TEXT_MAX])
         json_t *step = json_loadb(line, (size_t)(end - line), 0, NULL);
         json_t *loss = json_object_get(step, "loss"), *norm = json_object_get(step, "grad_norm");
         if (!step) fail_msg("steps.jsonl has half a line: %s", line);
-        used += (size_t)snprintf(losses + used, TEXT_MAX - used, "%.17g %.17g\n", json_number_value(loss),
-                                 json_number_value(norm));
+        used += (size_t)snprintf(losses + used, TEXT_MAX - used, "%.17g %.17g\n",
+                                 json_number_value(loss), json_number_value(norm));
         json_decref(step);
     }
 }
@@ -168,9 +176,10 @@ static void read_trace(struct result *result)
     if (up_store_open("run/run.db", &db, &err) != UP_OK) fail_msg("%s", err.text);
     query_text(db, "PRAGMA integrity_check", text, sizeof text);
     if (strcmp(text, "ok") != 0) fail_msg("run.db: %s", text);
-    query_text(db, "SELECT (SELECT count(*) || ',' || sum(bytes) || ',' || count(free_seq) FROM tensor)"
-                   " || ' ' || (SELECT count(*) || ',' || count(end_seq) FROM range)"
-                   " || ' ' || (SELECT count(*) || ',' || count(end_ns) FROM step)",
+    query_text(db,
+               "SELECT (SELECT count(*) || ',' || sum(bytes) || ',' || count(free_seq) FROM tensor)"
+               " || ' ' || (SELECT count(*) || ',' || count(end_seq) FROM range)"
+               " || ' ' || (SELECT count(*) || ',' || count(end_ns) FROM step)",
                result->rows, sizeof result->rows);
     query_text(db, "SELECT value FROM meta WHERE key = 'complete'", text, sizeof text);
     result->complete = !strcmp(text, "1");
@@ -220,7 +229,8 @@ static void run(const struct form *form, enum fault_kind kind, int64_t first, bo
     read_trace(result);
 }
 
-/* --- Judging it ---------------------------------------------------------------------------------- */
+/* --- Judging it ----------------------------------------------------------------------------------
+ */
 
 extern const char __executable_start[];
 
@@ -235,11 +245,12 @@ static void blame(const struct result *result, const char *what)
     int64_t call = faults->first;
     uintptr_t site = call > 0 && call <= FAULT_CALLS_MAX ? faults->site[call - 1] : 0;
     blamed++;
-    print_error("%s, call %lld of kind %s%s, from 0x%lx for addr2line: %s; status %d, stdout \"%.200s\", "
-                "stderr: %s\n",
-                on_trial->name, (long long)call, kinds[faults->kind], faults->alone ? " alone" : " and on",
-                (unsigned long)(site - (uintptr_t)__executable_start), what, result->status, result->out,
-                result->err);
+    print_error(
+        "%s, call %lld of kind %s%s, from 0x%lx for addr2line: %s; status %d, stdout \"%.200s\", "
+        "stderr: %s\n",
+        on_trial->name, (long long)call, kinds[faults->kind], faults->alone ? " alone" : " and on",
+        (unsigned long)(site - (uintptr_t)__executable_start), what, result->status, result->out,
+        result->err);
 }
 
 // Lines of the program itself and no others (a sanitizer's, say).
@@ -253,7 +264,8 @@ static int own_lines(const struct result *result)
     return count;
 }
 
-static void judge_success(const struct form *form, const struct result *result, const struct result *whole)
+static void judge_success(const struct form *form, const struct result *result,
+                          const struct result *whole)
 {
     bool told = own_lines(result) > 0;
     if (form->command) {
@@ -282,7 +294,8 @@ static void judge(const struct form *form, enum fault_kind kind, const struct re
     faults->kind = FAULT_NONE;
 }
 
-/* --- Choosing calls ------------------------------------------------------------------------------ */
+/* --- Choosing calls ------------------------------------------------------------------------------
+ */
 
 static bool takes_all(void)
 {
@@ -296,7 +309,8 @@ static bool takes_few(void)
     return brief && *brief;
 }
 
-/* SQLite has some ten thousand allocations in a run, and its own tests for them: of those never all. */
+/* SQLite has some ten thousand allocations in a run, and its own tests for them: of those never
+ * all. */
 static int64_t sample_every(enum fault_kind kind, int64_t calls)
 {
     if (takes_all()) return kind == FAULT_SQL_MEMORY ? up_max(1, calls / 1000) : 1;
@@ -312,13 +326,15 @@ static bool site_is_met(uintptr_t *met, int *count, uintptr_t site)
     return false;
 }
 
-/* The calls to fail: chosen[i] for call i + 1. The first from each place in the code and the last. */
+/* The calls to fail: chosen[i] for call i + 1. The first from each place in the code and the last.
+ */
 static void choose(enum fault_kind kind, const uintptr_t *site, int64_t calls, bool *chosen)
 {
     static uintptr_t met[SITES_MAX];
     int count = 0;
     int64_t every = sample_every(kind, calls);
-    for (int64_t i = 0; i < calls; i++) chosen[i] = i % every == every / 2 || !site_is_met(met, &count, site[i]);
+    for (int64_t i = 0; i < calls; i++)
+        chosen[i] = i % every == every / 2 || !site_is_met(met, &count, site[i]);
     count = 0;
     for (int64_t i = calls - 1; i >= 0; i--) chosen[i] |= !site_is_met(met, &count, site[i]);
 }
@@ -349,7 +365,8 @@ static void torture(const struct form *form, enum fault_kind kind)
         fail_call(form, kind, call, alone, &whole);
         if (takes_all()) fail_call(form, kind, call, !alone, &whole);
     }
-    print_message("%s: %lld of %lld calls failed\n", form->name, (long long)taken, (long long)calls);
+    print_message("%s: %lld of %lld calls failed\n", form->name, (long long)taken,
+                  (long long)calls);
     free(chosen);
 }
 
@@ -382,7 +399,8 @@ static void no_memory_for_sqlite(void **state)
     torture_all(FAULT_SQL_MEMORY);
 }
 
-/* --- All of it ----------------------------------------------------------------------------------- */
+/* --- All of it -----------------------------------------------------------------------------------
+ */
 
 // The run whose database the reports are about, and the one that is resumed.
 static void make_whole(void)
@@ -399,7 +417,8 @@ static void make_whole(void)
 static int enter_box(void **state)
 {
     (void)state;
-    faults = __real_mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    faults = __real_mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                         -1, 0);
     if (faults == MAP_FAILED) return -1;
     faults_hook_sqlite();
     // In memory, where nothing waits for a disk.

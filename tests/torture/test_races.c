@@ -1,6 +1,6 @@
-/* Small runs of the whole program in which everything that can be a thread is one: ranks, streams, the
- * recorder. In the build for ThreadSanitizer this is where races show; in the others, that the streams'
- * delays and poisoned bytes change no digit. */
+/* Small runs of the whole program in which everything that can be a thread is one: ranks, streams,
+ * the recorder. In the build for ThreadSanitizer this is where races show; in the others, that the
+ * streams' delays and poisoned bytes change no digit. */
 #include "tests/cli/program.h"
 
 static char box[32], text_path[64], trace_path[64], log_path[64];
@@ -19,12 +19,35 @@ static void read_losses(char *losses, size_t size)
     }
 }
 
-static void train(const char *stack, const char *ranks, const char *chaos, char *losses, size_t size)
+static void train(const char *stack, const char *ranks, const char *chaos, char *losses,
+                  size_t size)
 {
     static struct program program;
-    const char *words[] = {"--layers", "2", "--seq", "16", "--steps", "3", "--threads", "1", "--data", text_path,
-                           "--trace", trace_path, "--json-log", log_path, "--stack", stack, "--ranks", ranks,
-                           "--optimizer", "host", "--accum", "2", chaos ? "--chaos" : NULL, chaos, NULL};
+    const char *words[] = {"--layers",
+                           "2",
+                           "--seq",
+                           "16",
+                           "--steps",
+                           "3",
+                           "--threads",
+                           "1",
+                           "--data",
+                           text_path,
+                           "--trace",
+                           trace_path,
+                           "--json-log",
+                           log_path,
+                           "--stack",
+                           stack,
+                           "--ranks",
+                           ranks,
+                           "--optimizer",
+                           "host",
+                           "--accum",
+                           "2",
+                           chaos ? "--chaos" : NULL,
+                           chaos,
+                           NULL};
     program_run_words(&program, "upipe-train", words);
     if (program.status != 0 || *program.err) fail_msg("status %d: %s", program.status, program.err);
     read_losses(losses, size);
@@ -39,8 +62,8 @@ static void check(const char *stack, const char *ranks)
     for (int i = 0; i < UP_COUNT(seeds); i++) {
         train(stack, ranks, seeds[i], chaotic, sizeof chaotic);
         if (strcmp(plain, chaotic) != 0)
-            fail_msg("--stack %s --ranks %s: without --chaos\n%swith --chaos %s\n%s", stack, ranks, plain,
-                     seeds[i], chaotic);
+            fail_msg("--stack %s --ranks %s: without --chaos\n%swith --chaos %s\n%s", stack, ranks,
+                     plain, seeds[i], chaotic);
     }
 }
 
