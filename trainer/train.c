@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HANG_LEAST_S = 60 };
+enum { HANG_LEAST_S = 60, END_ANYWAY_S = 20 };
 
 struct run;
 
@@ -531,6 +531,23 @@ static void close_run(struct run *run)
     up_data_close(run->data);
 }
 
+// A GPU that has failed can keep its libraries from ever ending: then the process ends without them.
+static void *end_anyway(void *unused)
+{
+    (void)unused;
+    sleep(END_ANYWAY_S);
+    fputs("upipe-train: the GPUs do not come to an end after a failure: ending without them\n", stderr);
+    _exit(UP_FAILED);
+}
+
+static void insist_on_ending(const struct run *run, const struct up_error *why)
+{
+    pthread_t thread;
+    if (run->group.kind != UP_DEVICE_CUDA) return;
+    fprintf(stderr, "upipe-train: %s\n", why->text);
+    if (!pthread_create(&thread, NULL, end_anyway, NULL)) pthread_detach(thread);
+}
+
 enum up_status up_train(const struct up_train_options *options, const char *command,
                         volatile const int *stop, struct up_error *err)
 {
@@ -551,6 +568,7 @@ enum up_status up_train(const struct up_train_options *options, const char *comm
     say_hello(&run);
     UP_TRY(run_members(&run, err));
 out:
+    if (rc) insist_on_ending(&run, err);
     close_trace(&run, rc, err);
     close_run(&run);
     return rc;

@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { EVENTS = 32, SLOTS = 16, MAX_PIECES = 4096, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
+enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, MAX_PIECES = 4096, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
 static const int64_t poll_ns = 20000;
 
@@ -166,6 +166,23 @@ static CUmemAllocationProp on_device(const struct cuda_device *cuda)
     return prop;
 }
 
+// This GPU and those that reach its memory: NCCL lets ranks of one process write straight into each
+// other's buffers.
+static int who_may_access(const struct cuda_device *cuda, CUmemAccessDesc access[MAX_GPUS])
+{
+    int gpus = 0, count = 0;
+    if (cudaGetDeviceCount(&gpus)) gpus = 0;
+    for (int i = 0; i < gpus && count < MAX_GPUS; i++) {
+        int reaches = i == cuda->index;
+        if (!reaches && cudaDeviceCanAccessPeer(&reaches, i, cuda->index)) reaches = 0;
+        if (!reaches) continue;
+        access[count] = (CUmemAccessDesc){.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        access[count].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        access[count++].location.id = i;
+    }
+    return count;
+}
+
 // Maps physical memory up to `bytes` of the range.
 static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t bytes,
                                   struct up_error *err)
@@ -174,7 +191,8 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
     if (target <= cuda->backed) return UP_OK;
     UP_ASSERT(cuda->pieces < MAX_PIECES);
     CUmemAllocationProp prop = on_device(cuda);
-    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access[MAX_GPUS];
+    int peers = who_may_access(cuda, access);
     struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)cuda->backed,
                           .bytes = (size_t)(target - cuda->backed)};
     char text[UP_UNITS_TEXT];
@@ -182,7 +200,7 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
         return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
                        cuda->index, up_format_bytes(text, piece.bytes));
     if (cuda->driver.map(piece.at, piece.bytes, 0, piece.handle, 0) ||
-        cuda->driver.set_access(piece.at, piece.bytes, &access, 1)) {
+        cuda->driver.set_access(piece.at, piece.bytes, access, (size_t)peers)) {
         cuda->driver.release(piece.handle);
         return up_fail(err, UP_FAILED, "GPU %d: cannot map memory", cuda->index);
     }
