@@ -211,6 +211,11 @@ enum up_status up_step_time_read(const struct up_run *run, struct up_step_time *
     UP_TRY(read_spans(run, compute_sql, whole, time, true, &compute, err));
     UP_TRY(read_spans(run, collectives_sql, whole, time, false, &collectives, err));
     UP_TRY(read_spans(run, copies_sql, whole, time, false, &copies, err));
+    if (!(spans_seconds(&compute) > 0)) {
+        // Rows without times: a GPU's, when nobody asked it for them.
+        *time = (struct up_step_time){.step = UP_NONE, .rank = UP_NONE};
+        goto out;
+    }
     UP_TRY(spans_gaps(&compute, whole, &gaps, err));
     time->idle_s = spans_seconds(&gaps);
     time->collectives.busy_s = spans_seconds(&collectives);

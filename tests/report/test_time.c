@@ -159,6 +159,23 @@ static void test_odd_rows(void **state)
 }
 
 // The last step that ended, of its lowest rank with kernels; nothing where there is none.
+// A GPU's rows say what was given when, not how long it took: no time is told, rather than idleness.
+static void test_rows_without_times(void **state)
+{
+    (void)state;
+    static const struct row rows[] = {
+        KERNEL("matmul", "compute", 10, 10),
+        KERNEL("adamw", "compute", 20, 20),
+        COPY("copy-in", 30, 30),
+    };
+    struct fixture f;
+    begin(&f);
+    draw(&f, 0, rows, UP_COUNT(rows));
+    json_t *time = end(&f);
+    assert_true(json_is_null(time));
+    json_decref(time);
+}
+
 static void test_which_step(void **state)
 {
     (void)state;
@@ -202,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds_and_exposure),
         cmocka_unit_test(test_odd_rows),
+        cmocka_unit_test(test_rows_without_times),
         cmocka_unit_test(test_which_step),
     };
     return cmocka_run_group_tests_name("time", tests, enter, leave);
