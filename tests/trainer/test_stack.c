@@ -1,5 +1,5 @@
 /* Every technique in any combination, on 1 to 4 ranks: loss and gradients are those of the plain
- * single-rank step.
+ * single-rank step, and rank 0's event list is the dry device's.
  *
  * All combinations that are legal are made from the axes below. UP_TEST_ALL=1 runs every one of them (a
  * hundred and thirty thousand), UP_TEST_ALL=N every N-th; otherwise a cover: every pair of values of two axes that is legal anywhere is
@@ -112,6 +112,8 @@ enum { MAX_WINDOWS = 12 };
 struct reference {
     double loss;
     float *gradients; // of all parameters, one after the other
+    uint64_t hash;    // of rank 0's events
+    int64_t peak;
 };
 
 static void run_config(const struct fixture *fixture, const struct up_config *config,
@@ -123,12 +125,25 @@ static void run_config(const struct fixture *fixture, const struct up_config *co
     struct gradients_call call = {.counted = fixture_load_tokens(fixture, &bench, 0)};
     bench_run(&bench, run_gradients, &call);
     result->loss = call.result.loss;
+    result->hash = bench.member[0].rank.usage.event_hash;
+    result->peak = bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE];
     float *out = result->gradients = calloc((size_t)up_model_parameters(&config->model), sizeof *out);
     for (int i = 0; i < up_model_param_count(&config->model); i++) {
         struct up_param param = up_model_param(&config->model, i);
         collect_gradient(&bench, &param, out);
         out += param.rows * param.cols;
     }
+    bench_close(&bench);
+}
+
+static void check_dry(const struct up_config *config, const struct reference *got, const char *what)
+{
+    static struct bench bench;
+    struct gradients_call call = {.counted = config->seq};
+    bench_open(&bench, config, UP_DEVICE_DRY, 0);
+    bench_run(&bench, run_gradients, &call);
+    if (bench.member[0].rank.usage.event_hash != got->hash) fail_msg("%s: dry has other events", what);
+    assert_int_equal(bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE], got->peak);
     bench_close(&bench);
 }
 
@@ -166,6 +181,7 @@ static void check_config(const struct fixture *fixture, const struct up_config *
     run_config(fixture, config, &got);
     if (!(fabs(got.loss / expected->loss - 1) <= 1e-6))
         fail_msg("%s %s: loss %.9g, expected %.9g", fixture->folder, what, got.loss, expected->loss);
+    check_dry(config, &got, what);
     int64_t at = 0;
     for (int i = 0; i < up_model_param_count(&config->model); i++) {
         struct up_param param = up_model_param(&config->model, i);
