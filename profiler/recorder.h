@@ -1,16 +1,17 @@
 /* From the ranks' rings to run.db: one thread that drains, leaves out what repeats, and commits.
  *
- *   recorder_create -> recorder_add_rank for each rank -> recorder_start -> (the run) -> recorder_finish
+ *   recorder_create -> recorder_add_rank for each rank -> recorder_start -> (the run) ->
+ * recorder_finish
  *
- * What is kept. Events outside steps are always written. Of the steps, the first three and every step
- * that differs from the one before in any event (up_event_key) are written whole; of one that repeats
- * the step before only the `step` row is kept, with same_as_step. With a span of steps
+ * What is kept. Events outside steps are always written. Of the steps, the first three and every
+ * step that differs from the one before in any event (up_event_key) are written whole; of one that
+ * repeats the step before only the `step` row is kept, with same_as_step. With a span of steps
  * (--trace-steps A:B) whole rows are written for those steps alone; other steps carry same_as_step
  * if their hash is that of the last step written whole.
  *
- * Memory: a ring of RING_EVENTS events per rank, and two buffers of at most STEP_EVENTS_MAX events or
- * keys per rank: up_recorder_memory_bound() says how much in all. A step of more events than that is
- * written whole each time, and a diagnostic row says so.
+ * Memory: a ring of RING_EVENTS events per rank, and two buffers of at most STEP_EVENTS_MAX events
+ * or keys per rank: up_recorder_memory_bound() says how much in all. A step of more events than
+ * that is written whole each time, and a diagnostic row says so.
  */
 #ifndef UP_PROFILER_RECORDER_H
 #define UP_PROFILER_RECORDER_H
@@ -19,22 +20,23 @@
 
 struct up_recorder;
 
-/* `span`: {-1, -1} for the default rule above. The file appears under `path` before this returns. */
+/* `span`: {-1, -1} for the default rule above. The file appears under `path` before this returns.
+ */
 enum up_status up_recorder_create(const char *path, struct up_span span,
                                   const struct up_store_meta *meta, int meta_count,
                                   struct up_recorder **recorder, struct up_error *err);
 
-/* One ring per rank, before the start. The ring belongs to the recorder; the rank pushes into it and
- * closes it (up_trace_close) when done. NULL when memory is short. */
-struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank, const char *device_name,
-                                      int64_t capacity_bytes);
+/* One ring per rank, before the start. The ring belongs to the recorder; the rank pushes into it
+ * and closes it (up_trace_close) when done. NULL when memory is short. */
+struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank,
+                                      const char *device_name, int64_t capacity_bytes);
 
 enum up_status up_recorder_start(struct up_recorder *recorder, struct up_error *err);
 
-/* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of memory"
- * or "failed"; `complete` is 1 for all three (the run ended in order), and the recorder's own costs go
- * to meta. A trace that had stopped early (a full disk) is reported here as UP_FAILED with the reason;
- * the training is not to fail for it. Frees the recorder; NULL is fine. */
+/* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of
+ * memory" or "failed"; `complete` is 1 for all three (the run ended in order), and the recorder's
+ * own costs go to meta. A trace that had stopped early (a full disk) is reported here as UP_FAILED
+ * with the reason; the training is not to fail for it. Frees the recorder; NULL is fine. */
 enum up_status up_recorder_finish(struct up_recorder *recorder, const char *outcome,
                                   struct up_error *err);
 

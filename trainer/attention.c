@@ -1,18 +1,19 @@
 /* The attention half of a block: norm, projections, RoPE, attention, out-projection, over stages of
  * query heads (headwise chunking) and slices of tokens, for any number of context-parallel ranks.
  *
- * A stage handles the config's stage heads over the whole group; with all heads in one stage (--upipe
- * off) this is plain Ulysses, with one rank plain attention. Stages use the same buffers one after the
- * other: q, k, v and o of one stage are all that exists beside x and the output. K and V are made in the
- * stages where their heads change and stay for those that share them.
+ * A stage handles the config's stage heads over the whole group; with all heads in one stage
+ * (--upipe off) this is plain Ulysses, with one rank plain attention. Stages use the same buffers
+ * one after the other: q, k, v and o of one stage are all that exists beside x and the output. K
+ * and V are made in the stages where their heads change and stay for those that share them.
  *
  * In the backward the incoming gradient first gives every stage's d_o and the out-projection's
- * gradient, in one go; then it becomes the accumulator of dx, to which each stage adds its own share
- * (RMSNorm's backward is linear in its incoming gradient).
+ * gradient, in one go; then it becomes the accumulator of dx, to which each stage adds its own
+ * share (RMSNorm's backward is linear in its incoming gradient).
  *
- * Layouts are those of exchange.h: projections live in sequence layout, the attention kernel in head
- * layout. What a block keeps of attention's output is in sequence layout, since the out-projection and
- * its gradients need that; it is exchanged again for the kernel, one stage at a time.
+ * Layouts are those of exchange.h: projections live in sequence layout, the attention kernel in
+ * head layout. What a block keeps of attention's output is in sequence layout, since the
+ * out-projection and its gradients need that; it is exchanged again for the kernel, one stage at a
+ * time.
  */
 #include "trainer/step_impl.h"
 
@@ -25,25 +26,25 @@ struct attention {
     struct up_unit *unit;
     struct up_kept *kept;
     int layer;
-    int64_t stages, slots;  // slot = pass * stages + stage
-    int64_t rows;           // local tokens of a pass
-    int64_t batch;          // sequences in a call of the attention kernel
-    struct up_tiles tiles;  // of a pass's rows, for norm and projections
-    struct up_tensor *h;    // [tile, hidden], the normalised slice
-    bool h_is_normed;       // h holds the pass's only slice, normalised
+    int64_t stages, slots; // slot = pass * stages + stage
+    int64_t rows;          // local tokens of a pass
+    int64_t batch;         // sequences in a call of the attention kernel
+    struct up_tiles tiles; // of a pass's rows, for norm and projections
+    struct up_tensor *h;   // [tile, hidden], the normalised slice
+    bool h_is_normed;      // h holds the pass's only slice, normalised
     const struct up_tensor *x;
 };
 
 // One stage of one pass. Tensors in either layout; lse [batch, heads, seq] fp32.
 struct stage {
     int64_t slot, index;
-    int64_t row;                 // the pass's first local token
+    int64_t row; // the pass's first local token
     const struct up_layout *kv;
     struct up_tensor *q, *k, *v; // as attention takes them: after norm and RoPE, in head layout
     struct up_tensor *o, *lse;
-    struct up_tensor *d_o;       // becomes dq
+    struct up_tensor *d_o; // becomes dq
     struct up_tensor *dk, *dv;
-    struct up_tensor *raw_k;     // with q/k norm: the kept projection that k was made of, or NULL
+    struct up_tensor *raw_k; // with q/k norm: the kept projection that k was made of, or NULL
 };
 
 static struct attention attention_of(struct up_trainer *trainer, int64_t layer,
@@ -90,7 +91,8 @@ static bool kv_ends(const struct attention *a, const struct stage *s)
     return s->index + 1 == a->stages || up_config_kv_changes(a->config, s->index + 1);
 }
 
-// The slot's stage, with K and V (and what is gathered for them) from the stage before if it shares them.
+// The slot's stage, with K and V (and what is gathered for them) from the stage before if it shares
+// them.
 static struct stage next_stage(struct attention *a, const struct stage *before, int64_t slot)
 {
     struct stage s = stage_at(a, slot);
@@ -102,7 +104,8 @@ static struct stage next_stage(struct attention *a, const struct stage *before, 
     return s;
 }
 
-/* --- Tensors of heads ---------------------------------------------------------------------------- */
+/* --- Tensors of heads ----------------------------------------------------------------------------
+ */
 
 static struct up_tag tag_of(const struct attention *a, const char *name, int64_t slot)
 {
@@ -135,8 +138,8 @@ static void to_heads(struct attention *a, struct up_tensor **tensor, const char 
     up_to_heads(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config);
 }
 
-static void to_sequence(struct attention *a, struct up_tensor **tensor, const char *name, int64_t slot,
-                        const struct up_layout *layout)
+static void to_sequence(struct attention *a, struct up_tensor **tensor, const char *name,
+                        int64_t slot, const struct up_layout *layout)
 {
     up_to_sequence(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config,
                    a->trainer->cp_rank);
@@ -151,7 +154,8 @@ static void *slot_row(const struct attention *a, const struct up_tensor *tensor,
     return (char *)tensor->data + at * up_dtype_bytes[tensor->dtype];
 }
 
-/* --- Projections ---------------------------------------------------------------------------------- */
+/* --- Projections
+ * ---------------------------------------------------------------------------------- */
 
 // A projection to be made or gone back through: y in sequence layout.
 struct projection {
@@ -180,12 +184,12 @@ static void normalise(struct attention *a, int64_t first_row, struct up_tile til
     a->h_is_normed = tile.rows == a->rows;
 }
 
-// One slice of one projection, for each rank's heads: the product `apply` makes of the slice's rows of
-// y, the weight's rows of those heads, and their gradient.
+// One slice of one projection, for each rank's heads: the product `apply` makes of the slice's rows
+// of y, the weight's rows of those heads, and their gradient.
 static void for_each_slot(struct attention *a, const struct stage *s, const struct projection *p,
                           struct up_tile tile,
-                          void (*apply)(struct attention *a, void *y, const void *weight, float *grad,
-                                        int64_t rows, int64_t width, float beta),
+                          void (*apply)(struct attention *a, void *y, const void *weight,
+                                        float *grad, int64_t rows, int64_t width, float beta),
                           bool first)
 {
     int64_t head = a->model->head_dim * a->model->hidden;
@@ -200,12 +204,13 @@ static void for_each_slot(struct attention *a, const struct stage *s, const stru
     }
 }
 
-static void apply_forward(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
-                          int64_t width, float beta)
+static void apply_forward(struct attention *a, void *y, const void *weight, float *grad,
+                          int64_t rows, int64_t width, float beta)
 {
     (void)grad;
     (void)beta;
-    up_project(a->trainer, a->h->data, weight, y, rows, width, a->model->hidden, a->model->hidden, 0);
+    up_project(a->trainer, a->h->data, weight, y, rows, width, a->model->hidden, a->model->hidden,
+               0);
 }
 
 static void apply_grad(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
@@ -213,19 +218,21 @@ static void apply_grad(struct attention *a, void *y, const void *weight, float *
 {
     (void)weight;
     (void)beta;
-    up_project_grad(a->trainer, y, a->h->data, grad, rows, width, a->model->hidden, a->model->hidden);
+    up_project_grad(a->trainer, y, a->h->data, grad, rows, width, a->model->hidden,
+                    a->model->hidden);
 }
 
 static void apply_back(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
                        int64_t width, float beta)
 {
     (void)grad;
-    up_project_back(a->trainer, y, weight, a->h->data, rows, width, a->model->hidden, a->model->hidden,
-                    beta);
+    up_project_back(a->trainer, y, weight, a->h->data, rows, width, a->model->hidden,
+                    a->model->hidden, beta);
 }
 
 // y = norm(x) W^T for each of them.
-static void project(struct attention *a, const struct stage *s, const struct projection *p, int count)
+static void project(struct attention *a, const struct stage *s, const struct projection *p,
+                    int count)
 {
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
@@ -253,7 +260,10 @@ static void project_back(struct attention *a, const struct stage *s, const struc
 }
 
 // Wo's columns of rank r's heads, and how far apart its rows are. Wo is [hidden, heads x head_dim].
-static int64_t wo_width(const struct attention *a) { return a->model->heads * a->model->head_dim; }
+static int64_t wo_width(const struct attention *a)
+{
+    return a->model->heads * a->model->head_dim;
+}
 
 static int64_t wo_column(const struct attention *a, const struct stage *s, int64_t r)
 {
@@ -273,8 +283,8 @@ static void project_out(struct attention *a, const struct stage *s, const struct
                    fresh && r == 0 ? 0 : 1);
 }
 
-// The stage's part of x + attention. x comes to the sum as late as can be, before the last part: the
-// parts are smaller than x, and what is lost in rounding their sum is as well.
+// The stage's part of x + attention. x comes to the sum as late as can be, before the last part:
+// the parts are smaller than x, and what is lost in rounding their sum is as well.
 static void add_to_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
                        struct up_tensor *out)
 {
@@ -308,7 +318,8 @@ static void project_out_back(struct attention *a, const struct stage *s, const s
     }
 }
 
-/* --- Norm and RoPE -------------------------------------------------------------------------------- */
+/* --- Norm and RoPE
+ * -------------------------------------------------------------------------------- */
 
 static struct up_rope_config rope_of(const struct up_model *m)
 {
@@ -354,27 +365,28 @@ static void rotate_back(struct attention *a, const struct stage *s, struct up_te
     for (int64_t r = 0; r < a->config->cp; r++) {
         int64_t heads = heads_of(a, s, kind, r).count;
         void *rows = slot_row(a, d, layout, r, heads, 0);
-        up_op_rope_backward(a->rank, UP_STREAM_COMPUTE,
-                            &(struct up_rope_backward_args){
-                                .dy = rows,
-                                .dx = rows,
-                                .x = normed ? slot_row(a, raw, layout, r, heads, 0) : NULL,
-                                .weight = normed ? up_unit_weight(a->unit, norm) : NULL,
-                                .d_weight = normed ? up_unit_grad(a->unit, norm) : NULL,
-                                .epsilon = (float)a->model->norm_epsilon,
-                                .rows = a->rows,
-                                .heads = heads,
-                                .head_dim = a->model->head_dim,
-                                .first_position = up_config_first_token(a->config, a->trainer->cp_rank),
-                                .period = up_config_tokens(a->config, a->trainer->cp_rank),
-                                .config = rope_of(a->model),
-                                .dtype = a->config->dtype});
+        up_op_rope_backward(
+            a->rank, UP_STREAM_COMPUTE,
+            &(struct up_rope_backward_args){
+                .dy = rows,
+                .dx = rows,
+                .x = normed ? slot_row(a, raw, layout, r, heads, 0) : NULL,
+                .weight = normed ? up_unit_weight(a->unit, norm) : NULL,
+                .d_weight = normed ? up_unit_grad(a->unit, norm) : NULL,
+                .epsilon = (float)a->model->norm_epsilon,
+                .rows = a->rows,
+                .heads = heads,
+                .head_dim = a->model->head_dim,
+                .first_position = up_config_first_token(a->config, a->trainer->cp_rank),
+                .period = up_config_tokens(a->config, a->trainer->cp_rank),
+                .config = rope_of(a->model),
+                .dtype = a->config->dtype});
     }
 }
 
-// *tensor, a projection's output in sequence layout, becomes what attention takes, in head layout. With
-// `keep`, *keep is what the backward needs of it: with q/k norm the output itself (then a copy is
-// rotated), without the result.
+// *tensor, a projection's output in sequence layout, becomes what attention takes, in head layout.
+// With `keep`, *keep is what the backward needs of it: with q/k norm the output itself (then a copy
+// is rotated), without the result.
 static void rotate_to_heads(struct attention *a, const struct stage *s, struct up_tensor **tensor,
                             struct up_tensor **keep, enum up_param_kind kind)
 {
@@ -391,10 +403,11 @@ static void rotate_to_heads(struct attention *a, const struct stage *s, struct u
     if (keep && !copy) *keep = *tensor;
 }
 
-/* --- Forward -------------------------------------------------------------------------------------- */
+/* --- Forward
+ * -------------------------------------------------------------------------------------- */
 
-// Makes the stage's q, and k and v where they change. With `keep`, what the backward needs of them goes
-// to kept.
+// Makes the stage's q, and k and v where they change. With `keep`, what the backward needs of them
+// goes to kept.
 static void make_qkv(struct attention *a, struct stage *s, bool keep)
 {
     bool kv = up_config_kv_changes(a->config, s->index);
@@ -498,10 +511,11 @@ void up_attention_residual(struct up_trainer *trainer, int64_t layer, const stru
     }
 }
 
-/* --- Backward ------------------------------------------------------------------------------------- */
+/* --- Backward
+ * ------------------------------------------------------------------------------------- */
 
-// d_o of every stage, and Wo's gradient. Of an output that also waits in host memory the device's copy
-// goes: it comes again with its stage.
+// d_o of every stage, and Wo's gradient. Of an output that also waits in host memory the device's
+// copy goes: it comes again with its stage.
 static void all_d_o(struct attention *a, const struct up_tensor *d, struct up_tensor **d_o)
 {
     for (int64_t slot = 0; slot < a->slots; slot++) {
@@ -525,8 +539,8 @@ static struct up_tensor *rotated_copy(struct attention *a, const struct stage *s
     return copy;
 }
 
-// The stage's q, k and v: what the forward kept of them, or made again. *raw_q (and s->raw_k) are the
-// kept projections, with q/k norm.
+// The stage's q, k and v: what the forward kept of them, or made again. *raw_q (and s->raw_k) are
+// the kept projections, with q/k norm.
 static void take_qkv(struct attention *a, struct stage *s, struct up_tensor **raw_q)
 {
     struct up_kept *kept = a->kept;
@@ -561,8 +575,8 @@ static struct up_tensor *take_stored(struct up_stored *stored)
     return device;
 }
 
-// dq takes d_o's place; dk and dv gather the stages that share K and V. o, lse, q (and k, v with their
-// last stage) are freed.
+// dq takes d_o's place; dk and dv gather the stages that share K and V. o, lse, q (and k, v with
+// their last stage) are freed.
 static void attend_back(struct attention *a, struct stage *s)
 {
     bool first = s->dk == NULL;
@@ -595,8 +609,9 @@ static void attend_back(struct attention *a, struct stage *s)
     drop_qkv(a, s, false);
 }
 
-// From d_q or d_k, in head layout, to the gradient of its projection: in sequence layout, before norm
-// and RoPE. *raw is the kept projection, or made again where the norm's backward needs it; freed.
+// From d_q or d_k, in head layout, to the gradient of its projection: in sequence layout, before
+// norm and RoPE. *raw is the kept projection, or made again where the norm's backward needs it;
+// freed.
 static void back_to_projection(struct attention *a, struct stage *s, struct up_tensor **d,
                                struct up_tensor **raw, enum up_param_kind kind)
 {
@@ -610,7 +625,8 @@ static void back_to_projection(struct attention *a, struct stage *s, struct up_t
     up_free(a->rank, raw);
 }
 
-// From the stage's dq (and dk, dv when their last stage is done) into dx and the weights' gradients.
+// From the stage's dq (and dk, dv when their last stage is done) into dx and the weights'
+// gradients.
 static void back_to_x(struct attention *a, struct stage *s, struct up_tensor *raw_q,
                       struct up_tensor *dx)
 {

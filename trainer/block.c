@@ -17,8 +17,8 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
     struct up_unit *unit = up_units_block(units, layer);
     enum up_checkpoint keep = up_config_checkpoint(config, layer);
     bool all = keep == UP_CHECKPOINT_NONE, last = layer + 1 == config->model.layers;
-    struct up_tag next = last ? UP_TAG(CHECKPOINT, "x.final")
-                              : UP_TAG_LAYER(CHECKPOINT, "x", layer + 1);
+    struct up_tag next =
+        last ? UP_TAG(CHECKPOINT, "x.final") : UP_TAG_LAYER(CHECKPOINT, "x", layer + 1);
     up_unit_acquire(units, unit);
     trainer->kept[layer].x.device = x;
     if (up_config_offloads_input(config, layer)) up_store_begin(rank, &trainer->kept[layer].x);

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 // Fills both arrays of one layout; heads_of tells each rank's heads in the stage.
-static struct up_layout lay_out(const struct up_config *config, int64_t cp_rank, int64_t stage,
-                                struct up_heads (*heads_of)(const struct up_config *, int64_t, int64_t),
-                                int64_t *storage)
+static struct up_layout
+lay_out(const struct up_config *config, int64_t cp_rank, int64_t stage,
+        struct up_heads (*heads_of)(const struct up_config *, int64_t, int64_t), int64_t *storage)
 {
     int64_t cp = config->cp, head_dim = config->model.head_dim, slot = 0;
     int64_t *slot_at = storage, *tokens_at = storage + cp + 1;
@@ -60,8 +60,8 @@ static void exchange(struct up_rank *rank, struct up_comm *cp, struct up_tensor 
     *tensor = to;
 }
 
-void up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor, struct up_tag tag,
-                 const struct up_layout *layout, const struct up_config *config)
+void up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
+                 struct up_tag tag, const struct up_layout *layout, const struct up_config *config)
 {
     if (config->cp == 1) return;
     exchange(rank, cp, tensor, tag,
@@ -74,7 +74,8 @@ void up_to_sequence(struct up_rank *rank, struct up_comm *cp, struct up_tensor *
                     const struct up_config *config, int64_t cp_rank)
 {
     if (config->cp == 1) return;
-    exchange(rank, cp, tensor, tag,
-             UP_SHAPE(up_config_tokens(config, cp_rank), layout->slots_heads, config->model.head_dim),
-             (struct up_exchange){layout->tokens_at, layout->slot_at});
+    exchange(
+        rank, cp, tensor, tag,
+        UP_SHAPE(up_config_tokens(config, cp_rank), layout->slots_heads, config->model.head_dim),
+        (struct up_exchange){layout->tokens_at, layout->slot_at});
 }

@@ -8,18 +8,20 @@
 #include "ops/cuda/attention_cuda.h"
 #endif
 
-/* --- Devices -------------------------------------------------------------------------------------- */
+/* --- Devices
+ * -------------------------------------------------------------------------------------- */
 
 static enum up_status no_cuda(const struct up_config *config, struct up_error *err)
 {
 #if UPIPE_CUDA
     long long found = up_device_cuda_count(), asked = up_config_ranks(config);
     if (found >= asked) return UP_OK;
-    return up_fail(err, UP_USAGE, "--device cuda: %lld ranks need as many GPUs: %lld %s here", asked, found,
-                   found == 1 ? "is" : "are");
+    return up_fail(err, UP_USAGE, "--device cuda: %lld ranks need as many GPUs: %lld %s here",
+                   asked, found, found == 1 ? "is" : "are");
 #else
     (void)config;
-    return up_fail(err, UP_USAGE, "--device cuda: this upipe was built without CUDA: expected cpu or dry");
+    return up_fail(err, UP_USAGE,
+                   "--device cuda: this upipe was built without CUDA: expected cpu or dry");
 #endif
 }
 
@@ -41,14 +43,19 @@ static struct up_device *open_device(const struct up_group *group, int number,
     int threads = options->threads ? (int)options->threads : group->count > 1 ? 1 : 0;
     uint64_t chaos = options->chaos ? (uint64_t)options->chaos + (uint64_t)number * 1000003 : 0;
     switch (group->kind) {
-    case UP_DEVICE_CPU: return up_device_cpu_create(threads, chaos, err);
-    case UP_DEVICE_DRY: return up_device_dry_create(group->config->as, machine, err);
-    case UP_DEVICE_CUDA: return cuda_device(number, err);
-    default: UP_BUG("unknown kind of device");
+    case UP_DEVICE_CPU:
+        return up_device_cpu_create(threads, chaos, err);
+    case UP_DEVICE_DRY:
+        return up_device_dry_create(group->config->as, machine, err);
+    case UP_DEVICE_CUDA:
+        return cuda_device(number, err);
+    default:
+        UP_BUG("unknown kind of device");
     }
 }
 
-/* --- Communicators -------------------------------------------------------------------------------- */
+/* --- Communicators
+ * -------------------------------------------------------------------------------- */
 
 static enum up_status open_dry_comms(struct up_group *group, struct up_error *err)
 {
@@ -121,7 +128,8 @@ out:
 }
 #endif
 
-/* --- Life ----------------------------------------------------------------------------------------- */
+/* --- Life
+ * ----------------------------------------------------------------------------------------- */
 
 enum up_status up_group_open(struct up_group *group, const struct up_train_options *options,
                              const struct up_config *config, const struct up_machine *machine,
@@ -139,7 +147,8 @@ enum up_status up_group_open(struct up_group *group, const struct up_train_optio
         group->seat[i].device = open_device(group, i, options, machine, err);
         if (!group->seat[i].device) UP_TRY(err->status);
     }
-    UP_TRY(group->kind == UP_DEVICE_DRY ? open_dry_comms(group, err) : open_thread_comms(group, err));
+    UP_TRY(group->kind == UP_DEVICE_DRY ? open_dry_comms(group, err)
+                                        : open_thread_comms(group, err));
 #if UPIPE_CUDA
     if (group->kind == UP_DEVICE_CUDA && group->count > 1) UP_TRY(make_ids(group, err));
 #endif
@@ -170,7 +179,8 @@ static enum up_status prepare_attention(struct up_group *group, int number, stru
             up_attention_shape_of(c, cp_rank, stage, c->batch / passes);
         up_cuda_attention_force_own(up_device_cuda_launch(group->seat[number].device),
                                     group->deterministic);
-        UP_TRY(up_cuda_attention_prepare(up_device_cuda_launch(group->seat[number].device), &shape, err));
+        UP_TRY(up_cuda_attention_prepare(up_device_cuda_launch(group->seat[number].device), &shape,
+                                         err));
     }
 out:
     return rc;

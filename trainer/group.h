@@ -1,4 +1,5 @@
-/* The ranks of a run that are in this process: a device each, and the communicators between them. */
+/* The ranks of a run that are in this process: a device each, and the communicators between them.
+ */
 #ifndef UP_TRAINER_GROUP_H
 #define UP_TRAINER_GROUP_H
 
@@ -19,7 +20,7 @@ struct up_group {
     struct up_seat *seat;
     enum up_device_kind kind;
     const struct up_config *config;
-    bool deterministic; // cuda: only kernels whose results do not vary
+    bool deterministic;     // cuda: only kernels whose results do not vary
     struct up_nccl_id *ids; // cuda: of the world, then of each replica
 };
 
@@ -29,9 +30,9 @@ enum up_status up_group_open(struct up_group *group, const struct up_train_optio
                              struct up_error *err);
 /* On the rank's own thread, before all else: makes the device the thread's and joins the others. */
 enum up_status up_group_join(struct up_group *group, int number, struct up_error *err);
-/* On the rank's own thread, before its first step: what libraries build or load at first use, they do
- * here; then all ranks meet. After it nothing is built, loaded or allocated, so that no rank waits for
- * another's collectives and for itself at once. */
+/* On the rank's own thread, before its first step: what libraries build or load at first use, they
+ * do here; then all ranks meet. After it nothing is built, loaded or allocated, so that no rank
+ * waits for another's collectives and for itself at once. */
 enum up_status up_group_prepare(struct up_group *group, int number, struct up_error *err);
 /* Gives up the seat's communicators; of a group that was aborted, what is under way. */
 void up_seat_leave(struct up_seat *seat);

@@ -43,15 +43,17 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t st
     log->json_created = access(json_path, F_OK) != 0;
     log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (log->json_fd >= 0) return UP_OK;
-    return up_fail(err, up_errno_status(errno), "--json-log %s: expected a file that can be written: %s",
-                   json_path, strerror(errno));
+    return up_fail(err, up_errno_status(errno),
+                   "--json-log %s: expected a file that can be written: %s", json_path,
+                   strerror(errno));
 }
 
 enum up_status up_log_start(struct up_log *log, struct up_error *err)
 {
     // What is no regular file (a pipe, /dev/stdout) cannot be emptied, and need not be.
     if (log->json_fd < 0 || !ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
-    return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path, strerror(errno));
+    return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path,
+                   strerror(errno));
 }
 
 void up_log_cancel(struct up_log *log)
@@ -71,7 +73,10 @@ void up_log_step_begin(struct up_log *log, int64_t step)
     log->step_begin_ns = up_clock_ns();
 }
 
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
 
 static enum up_status write_all(struct up_log *log, const char *text, struct up_error *err)
 {
@@ -89,9 +94,9 @@ static enum up_status write_all(struct up_log *log, const char *text, struct up_
 static enum up_status write_json(struct up_log *log, const struct up_step_log *step,
                                  struct up_error *err)
 {
-    json_t *root = json_pack("{s:I,s:o,s:o,s:I,s:o,s:o,s:I}", "step", (json_int_t)step->step, "loss",
-                             number(step->loss), "grad_norm", number(step->grad_norm), "tokens",
-                             (json_int_t)step->tokens, "tokens_per_s",
+    json_t *root = json_pack("{s:I,s:o,s:o,s:I,s:o,s:o,s:I}", "step", (json_int_t)step->step,
+                             "loss", number(step->loss), "grad_norm", number(step->grad_norm),
+                             "tokens", (json_int_t)step->tokens, "tokens_per_s",
                              number((double)step->tokens / step->seconds), "seconds",
                              number(step->seconds), "peak_bytes", (json_int_t)step->peak_bytes);
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;

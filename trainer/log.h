@@ -1,5 +1,5 @@
-/* What a run says while it goes on: a line a step, a progress bar within long steps on a terminal, and
- * a JSON object a step in --json-log. */
+/* What a run says while it goes on: a line a step, a progress bar within long steps on a terminal,
+ * and a JSON object a step in --json-log. */
 #ifndef UP_TRAINER_LOG_H
 #define UP_TRAINER_LOG_H
 
@@ -10,7 +10,7 @@ struct up_step_log {
     double loss, grad_norm; // NaN: none
     int64_t tokens;         // over all ranks and micro-batches
     double seconds;
-    int64_t peak_bytes;     // rank 0
+    int64_t peak_bytes; // rank 0
 };
 
 struct up_log {

@@ -1,5 +1,5 @@
-/* Final norm, logits, cross entropy and the way back, over slices: a slice's logits become their own
- * gradient and are gone before the next slice's exist. */
+/* Final norm, logits, cross entropy and the way back, over slices: a slice's logits become their
+ * own gradient and are gone before the next slice's exist. */
 #include "trainer/step_impl.h"
 
 static struct up_unit *head_unit(struct up_trainer *trainer, enum up_param_kind *kind)
@@ -23,18 +23,18 @@ static void end_unit(struct up_trainer *trainer, struct up_unit *unit)
 }
 
 // The slice's loss is added to the scalars, logits become their gradient.
-static void cross_entropy(struct up_trainer *trainer, struct up_tensor *logits, const int32_t *targets,
-                          int64_t rows, double scale)
+static void cross_entropy(struct up_trainer *trainer, struct up_tensor *logits,
+                          const int32_t *targets, int64_t rows, double scale)
 {
-    up_op_cross_entropy(
-        trainer->rank, UP_STREAM_COMPUTE,
-        &(struct up_cross_entropy_args){.logits = logits->data,
-                                        .targets = targets,
-                                        .loss_sum = (double *)trainer->scalars->data + UP_SCALAR_LOSS,
-                                        .scale = (float)scale,
-                                        .rows = rows,
-                                        .vocab = trainer->config->model.vocab,
-                                        .dtype = trainer->config->dtype});
+    up_op_cross_entropy(trainer->rank, UP_STREAM_COMPUTE,
+                        &(struct up_cross_entropy_args){
+                            .logits = logits->data,
+                            .targets = targets,
+                            .loss_sum = (double *)trainer->scalars->data + UP_SCALAR_LOSS,
+                            .scale = (float)scale,
+                            .rows = rows,
+                            .vocab = trainer->config->model.vocab,
+                            .dtype = trainer->config->dtype});
 }
 
 void up_loss(struct up_trainer *trainer, struct up_tensor *x, const struct up_tensor *tokens,
@@ -66,8 +66,8 @@ void up_loss(struct up_trainer *trainer, struct up_tensor *x, const struct up_te
         cross_entropy(trainer, logits, targets + tile.first, tile.rows, scale);
         up_project_grad(trainer, logits->data, h->data, up_unit_grad(unit, head), tile.rows,
                         model->vocab, model->hidden, model->hidden);
-        up_project_back(trainer, logits->data, weight, h->data, tile.rows, model->vocab, model->hidden,
-                        model->hidden, 0);
+        up_project_back(trainer, logits->data, weight, h->data, tile.rows, model->vocab,
+                        model->hidden, model->hidden, 0);
         up_norm_back(trainer, x_rows, norm_weight, h->data, x_rows,
                      up_unit_grad(norm_unit, UP_PARAM_FINAL_NORM), tile.rows, false);
     }

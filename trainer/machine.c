@@ -19,11 +19,17 @@ enum { MAX_FILE_BYTES = 1 << 20 };
 static const struct figure {
     const char *name;
     size_t field;
-    bool whole;    // int64_t, otherwise double
+    bool whole; // int64_t, otherwise double
     bool required;
 } figures[] = {
-#define BYTES(field) {#field, offsetof(struct up_machine, field), true, false}
-#define RATE(name, field) {name, offsetof(struct up_machine, field), false, true}
+#define BYTES(field)                                                                               \
+    {                                                                                              \
+#field, offsetof(struct up_machine, field), true, false                                    \
+    }
+#define RATE(name, field)                                                                          \
+    {                                                                                              \
+        name, offsetof(struct up_machine, field), false, true                                      \
+    }
     BYTES(device_bytes),
     BYTES(host_bytes),
     RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
@@ -45,17 +51,19 @@ static const struct figure *figure_of(const char *name)
     return NULL;
 }
 
-static enum up_status read_figure(const struct figure *figure, const json_t *entry, const char *source,
-                                  struct up_machine *machine, struct up_error *err)
+static enum up_status read_figure(const struct figure *figure, const json_t *entry,
+                                  const char *source, struct up_machine *machine,
+                                  struct up_error *err)
 {
     const json_t *value = json_object_get(entry, "value");
     double number = json_is_number(value) ? json_number_value(value) : -1;
     char *field = (char *)machine + figure->field;
     if (!json_is_string(json_object_get(entry, "source")) || !(number > 0) || !(number < 0x1p60))
-        return up_fail(err, UP_USAGE,
-                       "--machine %s: %s: expected {\"value\": a positive number, \"source\": where it "
-                       "is from}",
-                       source, figure->name);
+        return up_fail(
+            err, UP_USAGE,
+            "--machine %s: %s: expected {\"value\": a positive number, \"source\": where it "
+            "is from}",
+            source, figure->name);
     if (figure->whole)
         *(int64_t *)field = (int64_t)number;
     else
@@ -70,16 +78,17 @@ static enum up_status read_object(json_t *root, const char *source, struct up_ma
     const char *key, *name = json_string_value(json_object_get(root, "name"));
     json_t *entry;
     if (!name || !*name || strlen(name) >= sizeof machine->name)
-        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: name: expected a text of 1 to %zu bytes", source,
-                       sizeof machine->name - 1));
+        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: name: expected a text of 1 to %zu bytes",
+                       source, sizeof machine->name - 1));
     *machine = (struct up_machine){0};
     strcpy(machine->name, name);
-    json_object_foreach(root, key, entry) {
+    json_object_foreach(root, key, entry)
+    {
         const struct figure *figure = figure_of(key);
         if (!strcmp(key, "name") || !strcmp(key, "about")) continue;
         if (!figure)
-            UP_TRY(up_fail(err, UP_USAGE, "--machine %s: '%.60s' is not a figure of a machine", source,
-                           key));
+            UP_TRY(up_fail(err, UP_USAGE, "--machine %s: '%.60s' is not a figure of a machine",
+                           source, key));
         UP_TRY(read_figure(figure, entry, source, machine, err));
     }
     for (int i = 0; i < UP_COUNT(figures); i++)
@@ -113,8 +122,10 @@ static enum up_status refuse_file(const char *path, int error, struct up_error *
     if (up_errno_status(error) == UP_FAILED)
         return up_fail(err, UP_FAILED, "--machine %s: cannot be read: %s", path, strerror(error));
     for (const struct up_embedded *e = up_machine_files; e->name; e++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "", e->name);
-    return up_fail(err, UP_USAGE, "--machine %s: expected one of %s, or a machine file", path, names);
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
+                 e->name);
+    return up_fail(err, UP_USAGE, "--machine %s: expected one of %s, or a machine file", path,
+                   names);
 }
 
 static enum up_status read_file(const char *path, struct up_machine *machine, struct up_error *err)
@@ -126,7 +137,8 @@ static enum up_status read_file(const char *path, struct up_machine *machine, st
     if (!file || fstat(fileno(file), &status)) UP_TRY(refuse_file(path, errno, err));
     if (!S_ISREG(status.st_mode)) UP_TRY(refuse_file(path, EISDIR, err));
     if (status.st_size > MAX_FILE_BYTES)
-        UP_TRY(up_fail(err, UP_USAGE, "--machine %s: expected a machine file of at most 1 MiB", path));
+        UP_TRY(
+            up_fail(err, UP_USAGE, "--machine %s: expected a machine file of at most 1 MiB", path));
     text = malloc((size_t)status.st_size + 1);
     if (!text) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     size_t size = fread(text, 1, (size_t)status.st_size, file);

@@ -1,14 +1,15 @@
 /* Machine files: what the dry device knows of a machine, and where each figure is from.
  *
  * JSON, one object: "name", "about", and per figure {"value": number, "source": text}. The names of
- * the figures are those of machine.c's table; capacities (device_bytes, host_bytes) may be left out.
- * Built in are the files of trainer/machines. */
+ * the figures are those of machine.c's table; capacities (device_bytes, host_bytes) may be left
+ * out. Built in are the files of trainer/machines. */
 #ifndef UP_TRAINER_MACHINE_H
 #define UP_TRAINER_MACHINE_H
 
 #include "device/device.h"
 
-/* `name`: a built-in machine, or the path of a file. UP_USAGE names --machine and what was expected. */
+/* `name`: a built-in machine, or the path of a file. UP_USAGE names --machine and what was
+ * expected. */
 enum up_status up_machine_find(const char *name, struct up_machine *machine, struct up_error *err);
 
 /* The machine as JSON, the caller's to free; NULL when memory is short. */

@@ -17,10 +17,11 @@ static void on_signal(int number)
 
 static void usage(FILE *out)
 {
-    fputs("usage: upipe-train [options]\n\n"
-          "Trains a transformer of the Llama or Qwen3 family on a token file, and records where its\n"
-          "memory goes (--trace; upipe-report explains it).\n",
-          out);
+    fputs(
+        "usage: upipe-train [options]\n\n"
+        "Trains a transformer of the Llama or Qwen3 family on a token file, and records where its\n"
+        "memory goes (--trace; upipe-report explains it).\n",
+        out);
     up_options_help(up_train_option_table, out);
     fputs("\nSizes accept K, M, G and KiB, MiB, GiB (512K = 524288).\n"
           "Exit status: 0 done, 1 failed while running, 2 options or files at fault.\n",

@@ -11,9 +11,9 @@ struct mlp {
     const struct up_unit *unit;
     int64_t hidden, ff;
     struct up_tiles tiles;
-    struct up_tensor *h;              // [tile, hidden], the normalised slice
-    struct up_tensor *gate, *up;      // [tile, ff], or the whole [T, ff] where they are kept
-    struct up_tensor *act;            // [tile, ff]; NULL: the gate's place is taken for it
+    struct up_tensor *h;         // [tile, hidden], the normalised slice
+    struct up_tensor *gate, *up; // [tile, ff], or the whole [T, ff] where they are kept
+    struct up_tensor *act;       // [tile, ff]; NULL: the gate's place is taken for it
     bool kept;
 };
 
@@ -156,7 +156,8 @@ void up_mlp_backward(struct up_trainer *trainer, int64_t layer, const struct up_
         back_to_gate_and_up(&mlp, d_rows, tile);
         back_to_h(&mlp, tile);
         up_norm_back(trainer, up_row(x, tile.first), up_unit_weight(mlp.unit, UP_PARAM_MLP_NORM),
-                     mlp.h->data, d_rows, up_unit_grad(mlp.unit, UP_PARAM_MLP_NORM), tile.rows, true);
+                     mlp.h->data, d_rows, up_unit_grad(mlp.unit, UP_PARAM_MLP_NORM), tile.rows,
+                     true);
     }
     up_free(rank, &mlp.h);
     up_free(rank, &mlp.act);

@@ -20,8 +20,8 @@ void up_fetch_begin(struct up_rank *rank, struct up_stored *stored, bool keep_ho
     struct up_tensor *host = stored->host;
     if (stored->device || !host) return;
     up_stream_wait(rank, UP_STREAM_COPY_IN, UP_STREAM_COPY_OUT);
-    stored->device = up_alloc_on(rank, UP_SPACE_DEVICE, UP_STREAM_COPY_IN, host->tag, host->dtype,
-                                 host->shape);
+    stored->device =
+        up_alloc_on(rank, UP_SPACE_DEVICE, UP_STREAM_COPY_IN, host->tag, host->dtype, host->shape);
     up_copy(rank, UP_STREAM_COPY_IN, stored->device, host);
     if (!keep_host) up_free_on(rank, &stored->host, UP_STREAM_COPY_IN);
 }

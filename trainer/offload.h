@@ -1,5 +1,5 @@
-/* Kept tensors that wait in host memory. Copies run on their own streams; the host tensor has the very
- * size. */
+/* Kept tensors that wait in host memory. Copies run on their own streams; the host tensor has the
+ * very size. */
 #ifndef UP_TRAINER_OFFLOAD_H
 #define UP_TRAINER_OFFLOAD_H
 
@@ -16,7 +16,8 @@ void up_store_begin(struct up_rank *rank, struct up_stored *stored);
 /* The compute stream is done with the device tensor: it is freed once the copy has ended too. */
 void up_store_end(struct up_rank *rank, struct up_stored *stored);
 
-/* Begins to fetch the tensor back, if it is not on the device. With `keep_host` the host's remains. */
+/* Begins to fetch the tensor back, if it is not on the device. With `keep_host` the host's remains.
+ */
 void up_fetch_begin(struct up_rank *rank, struct up_stored *stored, bool keep_host);
 /* The compute stream waits for what has been fetched so far. */
 void up_fetch_end(struct up_rank *rank);

@@ -11,123 +11,332 @@ enum { MAX_THREADS = 256 }; // ranks on cpu
 
 const struct up_option up_train_option_table[] = {
     {.group = "What is trained",
-     .name = "model", .kind = UP_OPTION_TEXT, .field = FIELD(model), .shown = "tiny",
-     .value = "NAME|DIR", .help = "preset, or Hugging Face folder with config.json and safetensors"},
-    {.name = "layers", .kind = UP_OPTION_INTEGER, .field = FIELD(layers), .value = "N", .min = 1,
+     .name = "model",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(model),
+     .shown = "tiny",
+     .value = "NAME|DIR",
+     .help = "preset, or Hugging Face folder with config.json and safetensors"},
+    {.name = "layers",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(layers),
+     .value = "N",
+     .min = 1,
      .help = "only the first N blocks"},
-    {.name = "data", .kind = UP_OPTION_TEXT, .field = FIELD(data), .value = "FILE",
+    {.name = "data",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(data),
+     .value = "FILE",
      .help = "tokens to train on"},
-    {.name = "data-format", .kind = UP_OPTION_CHOICE, .field = FIELD(data_format),
-     .fallback = "bytes", .value = "bytes|u16|u32|i32",
-     .help = "raw bytes (vocabulary 256), or little-endian token ids; in i32, -100 is a label that does not count"},
-    {.name = "seq", .kind = UP_OPTION_SIZE, .field = FIELD(seq), .fallback = "8K", .value = "TOKENS",
-     .min = 1, .help = "tokens per sequence"},
-    {.name = "batch", .kind = UP_OPTION_SIZE, .field = FIELD(batch), .fallback = "1",
-     .value = "N", .min = 1, .max = 1 << 20, .help = "sequences per micro-batch and replica"},
-    {.name = "steps", .kind = UP_OPTION_INTEGER, .field = FIELD(steps), .fallback = "10",
-     .value = "N", .min = 1, .max = INT32_MAX, .help = "optimizer steps"},
-    {.name = "seed", .kind = UP_OPTION_INTEGER, .field = FIELD(seed), .fallback = "0", .value = "N",
+    {.name = "data-format",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(data_format),
+     .fallback = "bytes",
+     .value = "bytes|u16|u32|i32",
+     .help = "raw bytes (vocabulary 256), or little-endian token ids; in i32, -100 is a label that "
+             "does not count"},
+    {.name = "seq",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(seq),
+     .fallback = "8K",
+     .value = "TOKENS",
+     .min = 1,
+     .help = "tokens per sequence"},
+    {.name = "batch",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(batch),
+     .fallback = "1",
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .help = "sequences per micro-batch and replica"},
+    {.name = "steps",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(steps),
+     .fallback = "10",
+     .value = "N",
+     .min = 1,
+     .max = INT32_MAX,
+     .help = "optimizer steps"},
+    {.name = "seed",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(seed),
+     .fallback = "0",
+     .value = "N",
      .help = "of the random weights of a preset"},
 
     {.group = "Where it runs",
-     .name = "device", .kind = UP_OPTION_CHOICE, .field = FIELD(device), .fallback = "cpu",
+     .name = "device",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(device),
+     .fallback = "cpu",
      .value = "cpu|cuda|dry",
-     .help = "this machine's processor, its GPUs (one per rank), or a forecast without memory and arithmetic"},
-    {.name = "dtype", .kind = UP_OPTION_CHOICE, .field = FIELD(dtype), .value = "fp32|bf16",
+     .help = "this machine's processor, its GPUs (one per rank), or a forecast without memory and "
+             "arithmetic"},
+    {.name = "dtype",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(dtype),
+     .value = "fp32|bf16",
      .help = "of activations; by default fp32 for cpu, bf16 for cuda"},
-    {.name = "as", .kind = UP_OPTION_CHOICE, .field = FIELD(as), .value = "cpu|cuda",
+    {.name = "as",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(as),
+     .value = "cpu|cuda",
      .help = "with --device dry: the kind of device to forecast; by default cuda for bf16"},
-    {.name = "machine", .kind = UP_OPTION_TEXT, .field = FIELD(machine), .fallback = "generic",
-     .value = "NAME|FILE", .help = "with --device dry: the machine to forecast"},
-    {.name = "threads", .kind = UP_OPTION_INTEGER, .field = FIELD(threads), .value = "N", .min = 1,
-     .max = 4096, .help = "with --device cpu: threads that a rank computes with; by default one per core, and one where there are several ranks"},
-    {.name = "chaos", .kind = UP_OPTION_INTEGER, .field = FIELD(chaos), .value = "SEED", .min = 1,
-     .help = "with --device cpu: test mode, each stream a thread with random delays, freed bytes poisoned"},
+    {.name = "machine",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(machine),
+     .fallback = "generic",
+     .value = "NAME|FILE",
+     .help = "with --device dry: the machine to forecast"},
+    {.name = "threads",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(threads),
+     .value = "N",
+     .min = 1,
+     .max = 4096,
+     .help = "with --device cpu: threads that a rank computes with; by default one per core, and "
+             "one where there are several ranks"},
+    {.name = "chaos",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(chaos),
+     .value = "SEED",
+     .min = 1,
+     .help = "with --device cpu: test mode, each stream a thread with random delays, freed bytes "
+             "poisoned"},
 
-    {.name = "deterministic", .kind = UP_OPTION_FLAG, .field = FIELD(deterministic),
-     .help = "with --device cuda: the same seed gives the same bits (attention by upipe's own kernels)"},
-    {.name = "nccl-buffers", .kind = UP_OPTION_SIZE, .field = FIELD(nccl_buffers), .value = "SIZE|default",
-     .off = "default", .min = 65536, .max = 1 << 30, .fallback = "default",
-     .help = "with --device cuda: NCCL's buffer per channel; below its default of 4 MiB also at most 8 channels"},
+    {.name = "deterministic",
+     .kind = UP_OPTION_FLAG,
+     .field = FIELD(deterministic),
+     .help = "with --device cuda: the same seed gives the same bits (attention by upipe's own "
+             "kernels)"},
+    {.name = "nccl-buffers",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(nccl_buffers),
+     .value = "SIZE|default",
+     .off = "default",
+     .min = 65536,
+     .max = 1 << 30,
+     .fallback = "default",
+     .help = "with --device cuda: NCCL's buffer per channel; below its default of 4 MiB also at "
+             "most 8 channels"},
 
     {.group = "Ranks and memory techniques",
-     .name = "ranks", .kind = UP_OPTION_INTEGER, .field = FIELD(ranks), .value = "N", .min = 1,
-     .max = 1 << 20, .shown = "cp x dp", .help = "ranks in all; on cpu threads of this process"},
-    {.name = "cp", .kind = UP_OPTION_INTEGER, .field = FIELD(cp), .value = "N", .min = 1,
-     .max = 1 << 20, .shown = "1", .help = "context-parallel ranks (Ulysses): a sequence is split over so many"},
-    {.name = "dp", .kind = UP_OPTION_INTEGER, .field = FIELD(dp), .value = "N", .min = 1,
-     .max = 1 << 20, .shown = "1", .help = "data-parallel replicas, each with sequences of its own"},
-    {.name = "accum", .kind = UP_OPTION_INTEGER, .field = FIELD(accum), .fallback = "1", .value = "N",
-     .min = 1, .max = 1 << 20, .help = "micro-batches per step, whose gradients add up"},
-    {.name = "stack", .kind = UP_OPTION_CHOICE, .field = FIELD(stack), .shown = "none",
+     .name = "ranks",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .shown = "cp x dp",
+     .help = "ranks in all; on cpu threads of this process"},
+    {.name = "cp",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(cp),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .shown = "1",
+     .help = "context-parallel ranks (Ulysses): a sequence is split over so many"},
+    {.name = "dp",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(dp),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .shown = "1",
+     .help = "data-parallel replicas, each with sequences of its own"},
+    {.name = "accum",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(accum),
+     .fallback = "1",
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .help = "micro-batches per step, whose gradients add up"},
+    {.name = "stack",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(stack),
+     .shown = "none",
      .value = "none|fsdp|ulysses|checkpoint|offload|tiled|upipe",
      .help = "a rung of the ladder, with all before it; options given beside it override"},
-    {.name = "fsdp", .kind = UP_OPTION_CHOICE, .field = FIELD(fsdp), .shown = "off", .value = "off|on",
+    {.name = "fsdp",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(fsdp),
+     .shown = "off",
+     .value = "off|on",
      .help = "parameters, gradients and optimizer state sharded over all ranks"},
-    {.name = "checkpoint", .kind = UP_OPTION_COUNTED, .field = FIELD(checkpoint), .shown = "none",
+    {.name = "checkpoint",
+     .kind = UP_OPTION_COUNTED,
+     .field = FIELD(checkpoint),
+     .shown = "none",
      .value = "none|block|attn[:N]",
-     .help = "what a block keeps for backward: everything, its input, or its input and attention's output (of the last N blocks)"},
-    {.name = "offload", .kind = UP_OPTION_COUNTED, .field = FIELD(offload), .shown = "none",
-     .value = "none|host[:N]", .help = "what is kept waits in host memory (of the first N blocks)"},
-    {.name = "optimizer", .kind = UP_OPTION_CHOICE, .field = FIELD(optimizer), .shown = "device",
-     .value = "device|host", .help = "where fp32 weights and moments live"},
-    {.name = "tile-mlp", .kind = UP_OPTION_SIZE, .field = FIELD(tile_mlp), .shown = "off",
-     .value = "TOKENS|off", .off = "off", .min = 1, .help = "MLP and its norm over slices of the local sequence"},
-    {.name = "tile-loss", .kind = UP_OPTION_SIZE, .field = FIELD(tile_loss), .shown = "off",
-     .value = "TOKENS|off", .off = "off", .min = 1, .help = "logits, loss and their backward over slices"},
-    {.name = "tile-attn", .kind = UP_OPTION_SIZE, .field = FIELD(tile_attn), .shown = "off",
-     .value = "TOKENS|off", .off = "off", .min = 1, .help = "attention's norm and projections over slices"},
-    {.name = "upipe", .kind = UP_OPTION_SIZE, .field = FIELD(upipe), .shown = "off",
-     .value = "HEADS|off", .off = "off", .min = 1, .max = 1 << 20,
+     .help = "what a block keeps for backward: everything, its input, or its input and attention's "
+             "output (of the last N blocks)"},
+    {.name = "offload",
+     .kind = UP_OPTION_COUNTED,
+     .field = FIELD(offload),
+     .shown = "none",
+     .value = "none|host[:N]",
+     .help = "what is kept waits in host memory (of the first N blocks)"},
+    {.name = "optimizer",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(optimizer),
+     .shown = "device",
+     .value = "device|host",
+     .help = "where fp32 weights and moments live"},
+    {.name = "tile-mlp",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(tile_mlp),
+     .shown = "off",
+     .value = "TOKENS|off",
+     .off = "off",
+     .min = 1,
+     .help = "MLP and its norm over slices of the local sequence"},
+    {.name = "tile-loss",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(tile_loss),
+     .shown = "off",
+     .value = "TOKENS|off",
+     .off = "off",
+     .min = 1,
+     .help = "logits, loss and their backward over slices"},
+    {.name = "tile-attn",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(tile_attn),
+     .shown = "off",
+     .value = "TOKENS|off",
+     .off = "off",
+     .min = 1,
+     .help = "attention's norm and projections over slices"},
+    {.name = "upipe",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(upipe),
+     .shown = "off",
+     .value = "HEADS|off",
+     .off = "off",
+     .min = 1,
+     .max = 1 << 20,
      .help = "query heads per attention stage over all cp ranks; stages use the same buffers"},
-    {.name = "memory-limit", .kind = UP_OPTION_SIZE, .field = FIELD(memory_limit), .value = "SIZE",
-     .min = 1, .help = "device memory beyond this fails"},
-    {.name = "no-admission", .kind = UP_OPTION_FLAG, .field = FIELD(no_admission),
+    {.name = "memory-limit",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(memory_limit),
+     .value = "SIZE",
+     .min = 1,
+     .help = "device memory beyond this fails"},
+    {.name = "no-admission",
+     .kind = UP_OPTION_FLAG,
+     .field = FIELD(no_admission),
      .help = "start even where the forecast does not fit (there is no admission yet)"},
 
     {.group = "Optimizer (AdamW)",
-     .name = "lr", .kind = UP_OPTION_REAL, .field = FIELD(lr), .fallback = "3e-4", .value = "RATE",
+     .name = "lr",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(lr),
+     .fallback = "3e-4",
+     .value = "RATE",
      .help = "learning rate"},
-    {.name = "schedule", .kind = UP_OPTION_CHOICE, .field = FIELD(schedule), .fallback = "constant",
-     .value = "constant|cosine", .help = "of the learning rate after warm-up; cosine ends at 0"},
-    {.name = "warmup", .kind = UP_OPTION_INTEGER, .field = FIELD(warmup), .fallback = "0",
-     .value = "STEPS", .help = "steps over which the learning rate rises to its value"},
-    {.name = "beta1", .kind = UP_OPTION_REAL, .field = FIELD(beta1), .fallback = "0.9", .value = "B",
-     .real_max = 0.999999999, .help = "decay of the first moment"},
-    {.name = "beta2", .kind = UP_OPTION_REAL, .field = FIELD(beta2), .fallback = "0.95", .value = "B",
-     .real_max = 0.999999999, .help = "decay of the second moment"},
-    {.name = "eps", .kind = UP_OPTION_REAL, .field = FIELD(epsilon), .fallback = "1e-8", .value = "E",
-     .real_min_excluded = true, .help = "added to the root of the second moment"},
-    {.name = "weight-decay", .kind = UP_OPTION_REAL, .field = FIELD(decay), .fallback = "0.1",
-     .value = "D", .help = "on tensors of two or more dimensions"},
-    {.name = "clip", .kind = UP_OPTION_REAL, .field = FIELD(clip), .fallback = "1.0", .value = "NORM",
+    {.name = "schedule",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(schedule),
+     .fallback = "constant",
+     .value = "constant|cosine",
+     .help = "of the learning rate after warm-up; cosine ends at 0"},
+    {.name = "warmup",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(warmup),
+     .fallback = "0",
+     .value = "STEPS",
+     .help = "steps over which the learning rate rises to its value"},
+    {.name = "beta1",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(beta1),
+     .fallback = "0.9",
+     .value = "B",
+     .real_max = 0.999999999,
+     .help = "decay of the first moment"},
+    {.name = "beta2",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(beta2),
+     .fallback = "0.95",
+     .value = "B",
+     .real_max = 0.999999999,
+     .help = "decay of the second moment"},
+    {.name = "eps",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(epsilon),
+     .fallback = "1e-8",
+     .value = "E",
+     .real_min_excluded = true,
+     .help = "added to the root of the second moment"},
+    {.name = "weight-decay",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(decay),
+     .fallback = "0.1",
+     .value = "D",
+     .help = "on tensors of two or more dimensions"},
+    {.name = "clip",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(clip),
+     .fallback = "1.0",
+     .value = "NORM",
      .help = "largest global gradient norm; 0 is off"},
 
     {.group = "What is recorded",
-     .name = "trace", .kind = UP_OPTION_TEXT, .field = FIELD(trace), .value = "FILE",
+     .name = "trace",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(trace),
+     .value = "FILE",
      .help = "record every tensor's lifetime into this SQLite database"},
-    {.name = "trace-steps", .kind = UP_OPTION_SPAN, .field = FIELD(trace_steps), .value = "A:B",
-     .help = "keep rows of steps A to B alone; by default of the first three and of those that differ from the step before"},
-    {.name = "json-log", .kind = UP_OPTION_TEXT, .field = FIELD(json_log), .value = "FILE",
+    {.name = "trace-steps",
+     .kind = UP_OPTION_SPAN,
+     .field = FIELD(trace_steps),
+     .value = "A:B",
+     .help = "keep rows of steps A to B alone; by default of the first three and of those that "
+             "differ from the step before"},
+    {.name = "json-log",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(json_log),
+     .value = "FILE",
      .help = "one JSON object per step"},
 
     {.group = "Saving and resuming",
-     .name = "save", .kind = UP_OPTION_TEXT, .field = FIELD(save), .value = "DIR",
-     .help = "save model and optimizer state into a folder DIR/step-N, at the end of the run (on dry nothing is saved)"},
-    {.name = "save-every", .kind = UP_OPTION_INTEGER, .field = FIELD(save_every), .value = "N",
-     .min = 1, .help = "with --save: also after every N steps"},
-    {.name = "resume", .kind = UP_OPTION_TEXT, .field = FIELD(resume), .value = "DIR",
-     .help = "go on exactly from a save, or from the newest in DIR; --steps is the total, the model is the save's"},
+     .name = "save",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(save),
+     .value = "DIR",
+     .help = "save model and optimizer state into a folder DIR/step-N, at the end of the run (on "
+             "dry nothing is saved)"},
+    {.name = "save-every",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(save_every),
+     .value = "N",
+     .min = 1,
+     .help = "with --save: also after every N steps"},
+    {.name = "resume",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(resume),
+     .value = "DIR",
+     .help = "go on exactly from a save, or from the newest in DIR; --steps is the total, the "
+             "model is the save's"},
     {0}};
 
 enum up_status up_train_options_parse(struct up_train_options *options, int argc, char **argv,
                                       struct up_arguments *arguments, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *options = (struct up_train_options){.dtype = -1, .as = -1, .trace_steps = {-1, -1}, .stack = -1,
-                                         .fsdp = -1, .optimizer = -1, .checkpoint = {-1, 0},
-                                         .offload = {-1, 0}, .tile_mlp = -1, .tile_loss = -1,
-                                         .tile_attn = -1, .upipe = -1};
+    *options = (struct up_train_options){.dtype = -1,
+                                         .as = -1,
+                                         .trace_steps = {-1, -1},
+                                         .stack = -1,
+                                         .fsdp = -1,
+                                         .optimizer = -1,
+                                         .checkpoint = {-1, 0},
+                                         .offload = {-1, 0},
+                                         .tile_mlp = -1,
+                                         .tile_loss = -1,
+                                         .tile_attn = -1,
+                                         .upipe = -1};
     UP_TRY(up_options_parse(up_train_option_table, options, argc, argv, arguments, err));
     if (arguments->positional_count)
         UP_TRY(up_fail(err, UP_USAGE, "unexpected argument '%s': everything is an option (--help)",
@@ -148,7 +357,8 @@ static enum up_status resolve_kind(const struct up_train_options *options, struc
     enum up_device_kind kind = up_train_device(options);
     int as = options->as, dtype = options->dtype;
     if (kind != UP_DEVICE_DRY && as >= 0 && as != (kind == UP_DEVICE_CUDA))
-        return up_fail(err, UP_USAGE, "--as %s: expected --device dry beside it", as ? "cuda" : "cpu");
+        return up_fail(err, UP_USAGE, "--as %s: expected --device dry beside it",
+                       as ? "cuda" : "cpu");
     if (kind != UP_DEVICE_DRY) as = kind == UP_DEVICE_CUDA;
     if (as < 0) as = dtype < 0 ? 1 : dtype; // fp32 and cpu are words 0, bf16 and cuda words 1
     if (dtype < 0) dtype = as;
@@ -176,7 +386,8 @@ static enum up_status resolve_model(const struct up_train_options *options, stru
     if (name == options->resume || !up_model_preset(name, model)) {
         bool there = !stat(name, &status);
         if (!there && up_errno_status(errno) == UP_FAILED)
-            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", name, strerror(errno)));
+            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", name,
+                           strerror(errno)));
         if (!there || !S_ISDIR(status.st_mode))
             UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
                            name, up_model_preset_names()));
@@ -192,10 +403,21 @@ out:
 }
 
 // The ladder of --stack: what a rung sets is what it and those before it say.
-enum rung { RUNG_NONE, RUNG_FSDP, RUNG_ULYSSES, RUNG_CHECKPOINT, RUNG_OFFLOAD, RUNG_TILED, RUNG_UPIPE };
+enum rung {
+    RUNG_NONE,
+    RUNG_FSDP,
+    RUNG_ULYSSES,
+    RUNG_CHECKPOINT,
+    RUNG_OFFLOAD,
+    RUNG_TILED,
+    RUNG_UPIPE
+};
 enum { STACK_TILE = 4096, STACK_LOSS_TILE = 1024 };
 
-static int64_t or_else(int64_t given, int64_t otherwise) { return given < 0 ? otherwise : given; }
+static int64_t or_else(int64_t given, int64_t otherwise)
+{
+    return given < 0 ? otherwise : given;
+}
 
 // ranks = cp x dp: any two give the third; of one alone the others follow.
 static enum up_status resolve_ranks(const struct up_train_options *options, int rung,
@@ -239,12 +461,13 @@ static void resolve_techniques(const struct up_train_options *o, int rung, struc
 }
 
 enum up_status up_train_options_resolve(const struct up_train_options *options,
-                                        struct up_config *config, bool *folder, struct up_error *err)
+                                        struct up_config *config, bool *folder,
+                                        struct up_error *err)
 {
     enum up_status rc = UP_OK;
     int rung = options->stack < 0 ? RUNG_NONE : options->stack;
-    *config = (struct up_config){
-        .seq = options->seq, .batch = options->batch, .accum = options->accum};
+    *config =
+        (struct up_config){.seq = options->seq, .batch = options->batch, .accum = options->accum};
     UP_TRY(resolve_kind(options, config, err));
     UP_TRY(resolve_model(options, &config->model, folder, err));
     UP_TRY(resolve_ranks(options, rung, config, err));
@@ -252,8 +475,9 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
     if (up_train_device(options) != UP_DEVICE_CPU && options->chaos)
         UP_TRY(up_fail(err, UP_USAGE, "--chaos: expected --device cpu beside it"));
     if (up_train_device(options) == UP_DEVICE_CPU && up_config_ranks(config) > MAX_THREADS)
-        UP_TRY(up_fail(err, UP_USAGE, "--ranks: %lld threads are too many for --device cpu: expected at "
-                                      "most %d",
+        UP_TRY(up_fail(err, UP_USAGE,
+                       "--ranks: %lld threads are too many for --device cpu: expected at "
+                       "most %d",
                        (long long)up_config_ranks(config), MAX_THREADS));
     if (options->save_every && !options->save)
         UP_TRY(up_fail(err, UP_USAGE, "--save-every: expected --save DIR beside it"));
@@ -264,7 +488,8 @@ out:
 
 void up_train_options_settle(struct up_train_options *options, const struct up_config *config)
 {
-    bool some = config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < config->model.layers;
+    bool some =
+        config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < config->model.layers;
     bool some_offload = config->offload_layers && config->offload_layers < config->model.layers;
     options->model = model_name(options);
     options->layers = config->model.layers;
@@ -276,7 +501,8 @@ void up_train_options_settle(struct up_train_options *options, const struct up_c
     options->stack = options->stack < 0 ? RUNG_NONE : options->stack;
     options->fsdp = config->fsdp;
     options->optimizer = config->optimizer_host;
-    options->checkpoint = (struct up_counted){(int)config->checkpoint, some ? config->attn_layers : 0};
+    options->checkpoint =
+        (struct up_counted){(int)config->checkpoint, some ? config->attn_layers : 0};
     options->offload =
         (struct up_counted){config->offload_layers > 0, some_offload ? config->offload_layers : 0};
     options->tile_mlp = config->tile_mlp;

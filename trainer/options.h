@@ -11,7 +11,7 @@ struct up_train_options {
     const char *model; // NULL when not given: that of the save to be resumed, else "tiny"
     const char *data, *trace, *json_log, *machine;
     const char *save, *resume; // NULL when not given
-    int64_t layers; // 0: all
+    int64_t layers;            // 0: all
     int64_t seq, batch, steps, seed, threads, chaos;
     int data_format, device, dtype, as; // dtype and as: -1 when not given
     struct up_span trace_steps;         // {-1, -1} when not given
@@ -40,13 +40,14 @@ enum up_device_kind up_train_device(const struct up_train_options *options);
 /* The run config that the options ask for; reads the model's shape from its folder. *folder tells
  * whether there is one (then its weights are to be loaded). `resume` must name the save itself. */
 enum up_status up_train_options_resolve(const struct up_train_options *options,
-                                        struct up_config *config, bool *folder, struct up_error *err);
+                                        struct up_config *config, bool *folder,
+                                        struct up_error *err);
 
 /* Puts what was worked out where nothing was given, so that the options can be told and stored. */
 void up_train_options_settle(struct up_train_options *options, const struct up_config *config);
 
-/* The learning rate of a step, from 0: linear over the first `warmup` steps (step 0 has 1/warmup of it),
- * then constant, or along half a cosine to 0 at the end of the run. */
+/* The learning rate of a step, from 0: linear over the first `warmup` steps (step 0 has 1/warmup of
+ * it), then constant, or along half a cosine to 0 at the end of the run. */
 double up_train_lr(const struct up_train_options *options, int64_t step);
 
 #endif

@@ -7,27 +7,53 @@ static void matmul(struct up_trainer *trainer, struct up_matmul_args args)
     up_op_matmul(trainer->rank, UP_STREAM_COMPUTE, &args);
 }
 
-void up_project(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m, int64_t n,
-                int64_t k, int64_t ldw, float beta)
+void up_project(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m,
+                int64_t n, int64_t k, int64_t ldw, float beta)
 {
-    matmul(trainer, (struct up_matmul_args){.a = a, .b = w, .c = c, .m = m, .n = n, .k = k, .lda = k,
-                                            .ldb = ldw, .ldc = n, .transpose_b = true, .beta = beta,
+    matmul(trainer, (struct up_matmul_args){.a = a,
+                                            .b = w,
+                                            .c = c,
+                                            .m = m,
+                                            .n = n,
+                                            .k = k,
+                                            .lda = k,
+                                            .ldb = ldw,
+                                            .ldc = n,
+                                            .transpose_b = true,
+                                            .beta = beta,
                                             .c_dtype = trainer->config->dtype});
 }
 
 void up_project_back(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m,
                      int64_t n, int64_t k, int64_t ldw, float beta)
 {
-    matmul(trainer, (struct up_matmul_args){.a = a, .b = w, .c = c, .m = m, .n = k, .k = n, .lda = n,
-                                            .ldb = ldw, .ldc = k, .beta = beta,
+    matmul(trainer, (struct up_matmul_args){.a = a,
+                                            .b = w,
+                                            .c = c,
+                                            .m = m,
+                                            .n = k,
+                                            .k = n,
+                                            .lda = n,
+                                            .ldb = ldw,
+                                            .ldc = k,
+                                            .beta = beta,
                                             .c_dtype = trainer->config->dtype});
 }
 
-void up_project_grad(struct up_trainer *trainer, const void *a, const void *b, float *grad, int64_t m,
-                     int64_t n, int64_t k, int64_t ldw)
+void up_project_grad(struct up_trainer *trainer, const void *a, const void *b, float *grad,
+                     int64_t m, int64_t n, int64_t k, int64_t ldw)
 {
-    matmul(trainer, (struct up_matmul_args){.a = a, .b = b, .c = grad, .m = n, .n = k, .k = m, .lda = n,
-                                            .ldb = k, .ldc = ldw, .transpose_a = true, .beta = 1,
+    matmul(trainer, (struct up_matmul_args){.a = a,
+                                            .b = b,
+                                            .c = grad,
+                                            .m = n,
+                                            .n = k,
+                                            .k = m,
+                                            .lda = n,
+                                            .ldb = k,
+                                            .ldc = ldw,
+                                            .transpose_a = true,
+                                            .beta = 1,
                                             .c_dtype = UP_F32});
 }
 

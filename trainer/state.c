@@ -24,10 +24,10 @@ static void copy(struct up_units *units, struct up_tensor to, struct up_tensor f
 }
 
 // One piece between the staging buffer and the state, and between it and the visitor.
-static enum up_status move_piece(struct up_units *units, struct up_tensor *state, int64_t at, bool fill,
-                                 struct up_state_visitor *visitor, const struct up_param *param,
-                                 int index, int64_t first, int64_t count, struct up_tensor *staging,
-                                 struct up_error *err)
+static enum up_status move_piece(struct up_units *units, struct up_tensor *state, int64_t at,
+                                 bool fill, struct up_state_visitor *visitor,
+                                 const struct up_param *param, int index, int64_t first,
+                                 int64_t count, struct up_tensor *staging, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_tensor there = view_of(state, at, count), here = view_of(staging, 0, count);
@@ -56,8 +56,8 @@ static enum up_status move_all(struct up_units *units, enum up_state_kind kind, 
         const struct up_unit *unit = up_units_of(units, &param);
         struct up_part part = up_unit_part(unit, &param);
         for (int64_t done = 0; done < part.count; done += room)
-            UP_TRY(move_piece(units, tensor_of(unit, kind), part.at + done, fill, visitor, &param, i,
-                              part.first + done, up_min(room, part.count - done), staging, err));
+            UP_TRY(move_piece(units, tensor_of(unit, kind), part.at + done, fill, visitor, &param,
+                              i, part.first + done, up_min(room, part.count - done), staging, err));
     }
     if (up_rank_failed(rank)) rc = up_fail(err, rank->error.status, "%s", rank->error.text);
 out:
@@ -72,8 +72,10 @@ static void refresh_shards(struct up_units *units)
     if (!units->config->optimizer_host || rank->device->kind == UP_DEVICE_DRY) return;
     for (int i = 0; i < units->count; i++) {
         struct up_unit *unit = &units->unit[i];
-        int64_t room = up_min(STAGING_ELEMENTS, unit->share), bytes = up_dtype_bytes[unit->shard->dtype];
-        struct up_tensor *piece = up_alloc(rank, UP_TAG(WORKSPACE, "shard.staging"), UP_F32, UP_SHAPE(room));
+        int64_t room = up_min(STAGING_ELEMENTS, unit->share),
+                bytes = up_dtype_bytes[unit->shard->dtype];
+        struct up_tensor *piece =
+            up_alloc(rank, UP_TAG(WORKSPACE, "shard.staging"), UP_F32, UP_SHAPE(room));
         for (int64_t at = 0; at < unit->share; at += room) {
             int64_t count = up_min(room, unit->share - at);
             copy(units, view_of(piece, 0, count), view_of(unit->weights, at, count));
@@ -99,7 +101,8 @@ enum up_status up_state_read(struct up_units *units, enum up_state_kind kind,
     return move_all(units, kind, false, to, err);
 }
 
-/* --- Sources ------------------------------------------------------------------------------------- */
+/* --- Sources -------------------------------------------------------------------------------------
+ */
 
 struct random_source {
     struct up_state_visitor visitor;
@@ -138,10 +141,12 @@ static enum up_status visit_file(struct up_state_visitor *visitor, const struct 
                                  struct up_error *err)
 {
     (void)index;
-    return up_weights_read(((struct file_source *)visitor)->weights, param, first, count, elements, err);
+    return up_weights_read(((struct file_source *)visitor)->weights, param, first, count, elements,
+                           err);
 }
 
-enum up_status up_state_load(struct up_units *units, struct up_weights *weights, struct up_error *err)
+enum up_status up_state_load(struct up_units *units, struct up_weights *weights,
+                             struct up_error *err)
 {
     struct file_source source = {{visit_file}, weights};
     return up_state_fill(units, UP_STATE_WEIGHTS, &source.visitor, err);

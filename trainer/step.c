@@ -26,7 +26,8 @@ int32_t *up_trainer_targets(const struct up_trainer *trainer, int64_t a, int64_t
     return staging_row(trainer, (2 * a + 1) * trainer->config->batch + b);
 }
 
-/* --- Life ----------------------------------------------------------------------------------------- */
+/* --- Life
+ * ----------------------------------------------------------------------------------------- */
 
 // The arrays of what blocks keep, an entry per slot and layer, and the backward's d_o.
 static enum up_status init_kept(struct up_trainer *trainer, struct up_error *err)
@@ -87,8 +88,9 @@ enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
     trainer->scalars = up_alloc(rank, UP_TAG(WORKSPACE, "step.scalars"), UP_F64, scalars);
     trainer->scalars_host = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE,
                                         UP_TAG(WORKSPACE, "step.scalars"), UP_F64, scalars);
-    trainer->ticks = up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE, UP_TAG(WORKSPACE, "step.ticks"),
-                                 UP_F64, UP_SHAPE(1)); // the bytes of a uint64_t
+    trainer->ticks =
+        up_alloc_on(rank, UP_SPACE_HOST, UP_STREAM_COMPUTE, UP_TAG(WORKSPACE, "step.ticks"), UP_F64,
+                    UP_SHAPE(1)); // the bytes of a uint64_t
     trainer->tokens_host = up_alloc_on(
         rank, UP_SPACE_HOST, UP_STREAM_COPY_IN, UP_TAG(DATA, "data.staging"), UP_I32,
         UP_SHAPE(config->accum, 2, config->batch, up_config_tokens(config, trainer->cp_rank)));
@@ -122,12 +124,16 @@ static void tick(struct up_trainer *trainer)
     if (up_rank_failed(trainer->rank) || device->kind == UP_DEVICE_DRY) return;
     trainer->ticks_given++;
     if (device->ops->tick)
-        device->ops->tick(device, UP_STREAM_COMPUTE, up_trainer_ticks(trainer), trainer->ticks_given);
+        device->ops->tick(device, UP_STREAM_COMPUTE, up_trainer_ticks(trainer),
+                          trainer->ticks_given);
     else
         atomic_store(up_trainer_ticks(trainer), trainer->ticks_given);
 }
 
-_Atomic uint64_t *up_trainer_ticks(const struct up_trainer *trainer) { return trainer->ticks->data; }
+_Atomic uint64_t *up_trainer_ticks(const struct up_trainer *trainer)
+{
+    return trainer->ticks->data;
+}
 
 void up_step_progress(struct up_trainer *trainer, double amount)
 {
@@ -140,7 +146,8 @@ void up_step_progress(struct up_trainer *trainer, double amount)
         trainer->progress->tell(trainer->progress, trainer->progress_done,
                                 (double)(3 * config->model.layers * config->accum));
     if (trainer->stop && *trainer->stop) up_rank_fail(rank, UP_FAILED, "interrupted");
-    // One that fails would leave the others waiting for it; one whose group has failed need not go on.
+    // One that fails would leave the others waiting for it; one whose group has failed need not go
+    // on.
     if (up_rank_failed(rank)) up_comm_abort(trainer->world, rank->error.text);
     if (up_rank_failed(rank) && trainer->cp != trainer->world)
         up_comm_abort(trainer->cp, rank->error.text);
@@ -148,7 +155,8 @@ void up_step_progress(struct up_trainer *trainer, double amount)
         up_rank_fail(rank, error.status, "%s", error.text);
 }
 
-/* --- A micro-batch -------------------------------------------------------------------------------- */
+/* --- A micro-batch
+ * -------------------------------------------------------------------------------- */
 
 // Inputs and targets to the device: i32 [2, batch, local seq].
 static struct up_tensor *load_tokens(struct up_trainer *trainer, int64_t a)
@@ -181,7 +189,8 @@ static struct up_tensor *forward(struct up_trainer *trainer, const struct up_ten
     return x;
 }
 
-static void backward(struct up_trainer *trainer, struct up_tensor *d, const struct up_tensor *tokens)
+static void backward(struct up_trainer *trainer, struct up_tensor *d,
+                     const struct up_tensor *tokens)
 {
     struct up_rank *rank = trainer->rank;
     rank->phase = UP_PHASE_BACKWARD;
@@ -204,7 +213,8 @@ static void micro_batch(struct up_trainer *trainer, int64_t a, int64_t counted)
     up_free(rank, &tokens);
 }
 
-/* --- A step --------------------------------------------------------------------------------------- */
+/* --- A step
+ * --------------------------------------------------------------------------------------- */
 
 static void gradients(struct up_trainer *trainer, int64_t counted)
 {

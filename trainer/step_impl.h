@@ -1,5 +1,5 @@
-/* The step's parts, as they call each other. Tensors are [T, hidden] in the compute dtype unless said;
- * gradients are passed and returned in place. */
+/* The step's parts, as they call each other. Tensors are [T, hidden] in the compute dtype unless
+ * said; gradients are passed and returned in place. */
 #ifndef UP_TRAINER_STEP_IMPL_H
 #define UP_TRAINER_STEP_IMPL_H
 
@@ -29,13 +29,14 @@ static inline struct up_tile up_tile_at(struct up_tiles tiles, int64_t i)
 /* Products with a weight W [n, k] whose rows are `ldw` apart; A and C have no gaps.
  *   up_project:      C[m, n] = A[m, k] W^T + beta C      activations through the weight
  *   up_project_back: C[m, k] = A[m, n] W + beta C        a gradient back through it
- *   up_project_grad: G[n, k] += A[m, n]^T B[m, k]        its own gradient, fp32, rows `ldw` apart */
-void up_project(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m, int64_t n,
-                int64_t k, int64_t ldw, float beta);
+ *   up_project_grad: G[n, k] += A[m, n]^T B[m, k]        its own gradient, fp32, rows `ldw` apart
+ */
+void up_project(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m,
+                int64_t n, int64_t k, int64_t ldw, float beta);
 void up_project_back(struct up_trainer *trainer, const void *a, const void *w, void *c, int64_t m,
                      int64_t n, int64_t k, int64_t ldw, float beta);
-void up_project_grad(struct up_trainer *trainer, const void *a, const void *b, float *grad, int64_t m,
-                     int64_t n, int64_t k, int64_t ldw);
+void up_project_grad(struct up_trainer *trainer, const void *a, const void *b, float *grad,
+                     int64_t m, int64_t n, int64_t k, int64_t ldw);
 
 void up_norm(struct up_trainer *trainer, const void *x, const void *weight, void *y, int64_t rows);
 void up_norm_back(struct up_trainer *trainer, const void *x, const void *weight, const void *dy,
@@ -54,9 +55,9 @@ void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tens
 /* Begins to fetch the input and the weights of the block below, if there is one. */
 void up_block_prefetch_below(struct up_trainer *trainer, int64_t layer);
 
-/* out = x + attention(norm(x)) of the layer; keeps what `keep` says in trainer->kept[layer]. In the forward
- * (not `rebuild`) what the layer offloads is sent away; x then, when it has been read for the last
- * time. */
+/* out = x + attention(norm(x)) of the layer; keeps what `keep` says in trainer->kept[layer]. In the
+ * forward (not `rebuild`) what the layer offloads is sent away; x then, when it has been read for
+ * the last time. */
 void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                           struct up_tensor *out, enum up_checkpoint keep, bool rebuild);
 /* out = x + out-projection of what kept[layer].o holds. */

@@ -49,17 +49,22 @@ struct run {
     struct up_log log;
     struct up_group group;
     struct member *members;
-    int count; // of them
+    int count;                // of them
     _Atomic uint64_t **ticks; // per rank: layers that its device has got through
-    struct up_watch *watch;  // cuda only
+    struct up_watch *watch;   // cuda only
     struct up_recorder *recorder;
 };
 
-static bool is_dry(const struct run *run) { return up_train_device(run->options) == UP_DEVICE_DRY; }
+static bool is_dry(const struct run *run)
+{
+    return up_train_device(run->options) == UP_DEVICE_DRY;
+}
 
-/* --- Opening ------------------------------------------------------------------------------------ */
+/* --- Opening ------------------------------------------------------------------------------------
+ */
 
-// A file of another format than it is said to be shows in its first window, before anything is written.
+// A file of another format than it is said to be shows in its first window, before anything is
+// written.
 static enum up_status try_first_window(const struct run *run, struct up_error *err)
 {
     int64_t counted = 0, seq = run->config.seq;
@@ -124,7 +129,8 @@ static json_t *options_json(const struct up_train_options *options)
     for (const struct up_option *option = up_train_option_table; root && option->name; option++) {
         char text[4096];
         bool given = up_option_text(option, options, text, sizeof text);
-        if (!json_object_set_new(root, option->name, given ? text_json(text) : json_null())) continue;
+        if (!json_object_set_new(root, option->name, given ? text_json(text) : json_null()))
+            continue;
         json_decref(root);
         return NULL;
     }
@@ -148,7 +154,8 @@ static char *config_text(const struct run *run)
     json_t *root = json_object();
     int failed = json_object_set_new(root, "config", take_json(up_config_json(&run->config)));
     failed |= json_object_set_new(root, "options", options_json(&settled));
-    failed |= json_object_set_new(root, "attention", json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
+    failed |= json_object_set_new(root, "attention",
+                                  json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
     if (is_dry(run))
         failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
@@ -185,7 +192,8 @@ static void add_identity(struct facts *facts)
     add_text(facts, "started", started);
     char *id = facts->value[facts->count];
     snprintf(id, sizeof facts->value[0], "%016llx",
-             (unsigned long long)up_random_u64((uint64_t)up_clock_ns(), (uint64_t)now, (uint64_t)getpid()));
+             (unsigned long long)up_random_u64((uint64_t)up_clock_ns(), (uint64_t)now,
+                                               (uint64_t)getpid()));
     add_text(facts, "run_id", id);
 }
 
@@ -223,12 +231,12 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
     char *config = config_text(run);
     if (!config || !collect_facts(run, command, config, &facts))
         UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    UP_TRY(up_recorder_create(run->options->trace, run->options->trace_steps, facts.entry, facts.count,
-                              &run->recorder, err));
+    UP_TRY(up_recorder_create(run->options->trace, run->options->trace_steps, facts.entry,
+                              facts.count, &run->recorder, err));
     for (int i = 0; i < run->count; i++) {
         struct member *member = &run->members[i];
-        int64_t capacity =
-            is_dry(run) ? run->machine.device_bytes : member->seat->device->capacity[UP_SPACE_DEVICE];
+        int64_t capacity = is_dry(run) ? run->machine.device_bytes
+                                       : member->seat->device->capacity[UP_SPACE_DEVICE];
         member->trace = up_recorder_add_rank(run->recorder, i, member->seat->device->name,
                                              capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
@@ -243,7 +251,8 @@ static void say_hello(const struct run *run)
 {
     const struct up_config *c = &run->config;
     char seq[UP_UNITS_TEXT];
-    printf("%s: %.4g M parameters, %s on %s, %lld rank%s (cp %lld, dp %lld), %lld x %s tokens a step\n",
+    printf("%s: %.4g M parameters, %s on %s, %lld rank%s (cp %lld, dp %lld), %lld x %s tokens a "
+           "step\n",
            c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
            run->group.seat[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", (long long)c->cp, (long long)c->dp,
@@ -276,7 +285,8 @@ out:
     return rc;
 }
 
-/* --- One rank ------------------------------------------------------------------------------------ */
+/* --- One rank ------------------------------------------------------------------------------------
+ */
 
 // Nobody is to wait for this rank any more.
 static void abort_groups(struct member *member, const char *reason)
@@ -375,8 +385,12 @@ static enum up_status run_step(struct member *member, int64_t step, struct up_st
     enum up_status rc = UP_OK;
     const struct up_train_options *o = member->run->options;
     struct up_device *device = member->seat->device;
-    struct up_hyper hyper = {.lr = up_train_lr(o, step), .beta1 = o->beta1, .beta2 = o->beta2,
-                             .epsilon = o->epsilon, .decay = o->decay, .clip = o->clip};
+    struct up_hyper hyper = {.lr = up_train_lr(o, step),
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .epsilon = o->epsilon,
+                             .decay = o->decay,
+                             .clip = o->clip};
     struct up_step_result result;
     int64_t counted = 0, begin = device->ops->clock_ns(device);
     UP_TRY(read_tokens(member, step, &counted, err));
@@ -391,14 +405,14 @@ out:
     return rc;
 }
 
-// The steps of a dry run are alike (the first may begin with idle streams): once two in a row have been
-// the same, and nobody records them, the rest need not be simulated.
+// The steps of a dry run are alike (the first may begin with idle streams): once two in a row have
+// been the same, and nobody records them, the rest need not be simulated.
 static bool repeats(const struct member *member, int64_t step, struct up_step_log *line)
 {
     const struct up_step_log *last = member->dry_steps;
     int64_t simulated = step - member->run->resume.steps;
-    if (!is_dry(member->run) || member->trace || simulated < 2 || last[0].seconds != last[1].seconds ||
-        last[0].peak_bytes != last[1].peak_bytes)
+    if (!is_dry(member->run) || member->trace || simulated < 2 ||
+        last[0].seconds != last[1].seconds || last[0].peak_bytes != last[1].peak_bytes)
         return false;
     *line = last[0];
     line->step = step;
@@ -469,7 +483,8 @@ static enum up_status run_members(struct run *run, struct up_error *err)
     for (; started < run->count; started++) {
         struct member *member = &run->members[started];
         if (!pthread_create(&member->thread, NULL, run_member, member)) continue;
-        rc = up_fail(err, UP_FAILED, "cannot start a thread for rank %d of %d", started, run->count);
+        rc =
+            up_fail(err, UP_FAILED, "cannot start a thread for rank %d of %d", started, run->count);
         abort_groups(&run->members[0], err->text);
         for (int i = started; i < run->count; i++) up_trace_close(run->members[i].trace);
         break;
@@ -482,7 +497,8 @@ static enum up_status run_members(struct run *run, struct up_error *err)
     return rc;
 }
 
-/* --- Closing ------------------------------------------------------------------------------------ */
+/* --- Closing ------------------------------------------------------------------------------------
+ */
 
 // Ends the trace; a trace that had to stop early is told, and fails nothing.
 static void close_trace(struct run *run, enum up_status outcome, const struct up_error *why)
@@ -531,12 +547,14 @@ static void close_run(struct run *run)
     up_data_close(run->data);
 }
 
-// A GPU that has failed can keep its libraries from ever ending: then the process ends without them.
+// A GPU that has failed can keep its libraries from ever ending: then the process ends without
+// them.
 static void *end_anyway(void *unused)
 {
     (void)unused;
     sleep(END_ANYWAY_S);
-    fputs("upipe-train: the GPUs do not come to an end after a failure: ending without them\n", stderr);
+    fputs("upipe-train: the GPUs do not come to an end after a failure: ending without them\n",
+          stderr);
     _exit(UP_FAILED);
 }
 

@@ -4,9 +4,10 @@
 
 #include "trainer/options.h"
 
-/* `command` is the command line as it is to stand in the trace. *stop, set from a signal handler, ends
- * the run in order after the layer it is in. UP_USAGE before anything was written; UP_FAILED when the
- * run did not get to its end (out of memory, interrupted), after the trace was closed in order. */
+/* `command` is the command line as it is to stand in the trace. *stop, set from a signal handler,
+ * ends the run in order after the layer it is in. UP_USAGE before anything was written; UP_FAILED
+ * when the run did not get to its end (out of memory, interrupted), after the trace was closed in
+ * order. */
 enum up_status up_train(const struct up_train_options *options, const char *command,
                         volatile const int *stop, struct up_error *err);
 

@@ -6,9 +6,12 @@
 struct up_unit *up_units_of(struct up_units *units, const struct up_param *param)
 {
     switch (param->unit) {
-    case UP_UNIT_EMBED: return up_units_embed(units);
-    case UP_UNIT_BLOCK: return up_units_block(units, param->layer);
-    case UP_UNIT_HEAD: return up_units_head(units);
+    case UP_UNIT_EMBED:
+        return up_units_embed(units);
+    case UP_UNIT_BLOCK:
+        return up_units_block(units, param->layer);
+    case UP_UNIT_HEAD:
+        return up_units_head(units);
     }
     UP_BUG("parameter %s belongs to no unit", param->hf_name);
 }
@@ -54,8 +57,8 @@ static void lay_out(struct up_units *units)
 static const struct unit_names {
     const char *weights, *grads, *m, *v, *shard, *used, *full_grads;
 } unit_names[] = {
-    [UP_UNIT_EMBED] = {"embed.weights", "embed.grads", "embed.adam.m", "embed.adam.v", "embed.shard",
-                       "embed.weights.gathered", "embed.grads.full"},
+    [UP_UNIT_EMBED] = {"embed.weights", "embed.grads", "embed.adam.m", "embed.adam.v",
+                       "embed.shard", "embed.weights.gathered", "embed.grads.full"},
     [UP_UNIT_BLOCK] = {"weights", "grads", "adam.m", "adam.v", "shard", "weights.gathered",
                        "grads.full"},
     [UP_UNIT_HEAD] = {"head.weights", "head.grads", "head.adam.m", "head.adam.v", "head.shard",
@@ -124,7 +127,8 @@ void up_units_release(struct up_units *units)
     *units = (struct up_units){0};
 }
 
-/* --- Weights in use ------------------------------------------------------------------------------ */
+/* --- Weights in use ------------------------------------------------------------------------------
+ */
 
 // What of the unit's state is used as it is, without a copy; NULL if nothing is.
 static struct up_tensor *usable_state(const struct up_units *units, const struct up_unit *unit)
@@ -152,7 +156,8 @@ void up_unit_prefetch(struct up_units *units, struct up_unit *unit)
     up_op_cast(rank, UP_STREAM_COMM,
                &(struct up_cast_args){source->data, own, unit->share, source->dtype, dtype});
     if (units->sharded)
-        up_comm_all_gather(rank, units->world, UP_STREAM_COMM, unit->used->data, unit->share, dtype);
+        up_comm_all_gather(rank, units->world, UP_STREAM_COMM, unit->used->data, unit->share,
+                           dtype);
     unit->ready = up_stream_moment(rank, UP_STREAM_COMM);
 }
 
@@ -174,7 +179,8 @@ const void *up_unit_weight(const struct up_unit *unit, enum up_param_kind kind)
     return (const char *)unit->used->data + unit->at[kind] * up_dtype_bytes[unit->used->dtype];
 }
 
-/* --- Gradients ----------------------------------------------------------------------------------- */
+/* --- Gradients -----------------------------------------------------------------------------------
+ */
 
 void up_unit_grads_begin(struct up_units *units, struct up_unit *unit)
 {
@@ -193,8 +199,8 @@ void up_unit_grads_end(struct up_units *units, struct up_unit *unit)
     up_stream_wait(rank, UP_STREAM_COMM, UP_STREAM_COMPUTE);
     up_comm_reduce_scatter(rank, units->world, UP_STREAM_COMM, full, unit->share);
     up_op_add(rank, UP_STREAM_COMM,
-              &(struct up_add_args){full + up_comm_rank(units->world) * unit->share, unit->grads->data,
-                                    unit->share, UP_F32});
+              &(struct up_add_args){full + up_comm_rank(units->world) * unit->share,
+                                    unit->grads->data, unit->share, UP_F32});
     up_free_on(rank, &unit->full_grads, UP_STREAM_COMM);
 }
 

@@ -41,7 +41,8 @@ static void tell(const struct up_watch *watch, uint64_t least, double seconds)
             snprintf(ranks + used, sizeof ranks - used, "%s%d", listed++ ? ", " : "", i);
         }
     snprintf(text, sizeof text,
-             "hung: no rank has got on for %.0f s, five times what the longest layer should take; furthest "
+             "hung: no rank has got on for %.0f s, five times what the longest layer should take; "
+             "furthest "
              "behind: rank %s",
              seconds, ranks);
     watch->hung(watch->context, text);
@@ -88,7 +89,10 @@ struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int count, do
 {
     struct up_watch *watch = calloc(1, sizeof *watch);
     if (watch) {
-        *watch = (struct up_watch){.counters = counters, .count = count, .limit_s = limit_s, .hung = hung,
+        *watch = (struct up_watch){.counters = counters,
+                                   .count = count,
+                                   .limit_s = limit_s,
+                                   .hung = hung,
                                    .context = context};
         pthread_mutex_init(&watch->lock, NULL);
         pthread_cond_init(&watch->stopped, NULL);

@@ -1,5 +1,5 @@
-/* Tells a run that hangs from one that is slow: ranks count as their device gets on, and a thread looks
- * whether any of them still does. */
+/* Tells a run that hangs from one that is slow: ranks count as their device gets on, and a thread
+ * looks whether any of them still does. */
 #ifndef UP_TRAINER_WATCH_H
 #define UP_TRAINER_WATCH_H
 
@@ -9,9 +9,10 @@
 
 struct up_watch;
 
-/* Watches *counters[0 .. count), which are the caller's, from now on. When none of those that are not
- * UP_WATCH_DONE has changed for `limit_s` seconds, `hung` is called once, on the watch's own thread, with
- * one line that names the ranks that are furthest behind. NULL and *err when it cannot start. */
+/* Watches *counters[0 .. count), which are the caller's, from now on. When none of those that are
+ * not UP_WATCH_DONE has changed for `limit_s` seconds, `hung` is called once, on the watch's own
+ * thread, with one line that names the ranks that are furthest behind. NULL and *err when it cannot
+ * start. */
 #define UP_WATCH_DONE UINT64_MAX
 struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int count, double limit_s,
                                 void (*hung)(void *context, const char *reason), void *context,

@@ -11,9 +11,18 @@
 
 #define UP_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static inline int64_t up_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t up_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t up_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t up_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t up_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t up_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* Nanoseconds of the monotonic clock. */
 static inline int64_t up_clock_ns(void)

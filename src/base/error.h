@@ -29,11 +29,12 @@ enum up_status up_fail(struct up_error *err, enum up_status status, const char *
 void up_error_prefix(struct up_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Whose fault a failed call on a file is, by errno: UP_USAGE for what the user can put right (no such
- * file, no permission, a folder), UP_FAILED for a disk or a system that fails. */
+/* Whose fault a failed call on a file is, by errno: UP_USAGE for what the user can put right (no
+ * such file, no permission, a folder), UP_FAILED for a disk or a system that fails. */
 enum up_status up_errno_status(int error);
 
-/* For a function with `enum up_status rc = UP_OK;` and one `out:` label that releases what it holds. */
+/* For a function with `enum up_status rc = UP_OK;` and one `out:` label that releases what it
+ * holds. */
 #define UP_TRY(call)                                                                               \
     do {                                                                                           \
         rc = (call);                                                                               \

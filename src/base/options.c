@@ -11,7 +11,8 @@ const struct up_option *up_option_find(const struct up_option *table, const char
     return NULL;
 }
 
-// The index of the word of `length` bytes among '|'-separated `words`, or -1; *counted tells whether
+// The index of the word of `length` bytes among '|'-separated `words`, or -1; *counted tells
+// whether
 // "[:N]" follows it there.
 static int choice_index(const char *words, const char *word, size_t length, bool *counted)
 {
@@ -42,8 +43,12 @@ static enum up_status refuse(const struct up_option *option, const char *text, s
     up_format_count(high, option->max);
     switch (option->kind) {
     case UP_OPTION_CHOICE:
-    case UP_OPTION_COUNTED: snprintf(expected, sizeof expected, "%s", option->value); break;
-    case UP_OPTION_SPAN: snprintf(expected, sizeof expected, "A:B with 0 <= A <= B"); break;
+    case UP_OPTION_COUNTED:
+        snprintf(expected, sizeof expected, "%s", option->value);
+        break;
+    case UP_OPTION_SPAN:
+        snprintf(expected, sizeof expected, "A:B with 0 <= A <= B");
+        break;
     case UP_OPTION_REAL:
         if (option->real_max > option->real_min)
             snprintf(expected, sizeof expected, "a number %s %g and at most %g",
@@ -82,7 +87,9 @@ enum up_status up_option_set(const struct up_option *option, const char *text, v
     int64_t integer = 0;
     double real = 0;
     switch (option->kind) {
-    case UP_OPTION_FLAG: *(bool *)field = true; return UP_OK;
+    case UP_OPTION_FLAG:
+        *(bool *)field = true;
+        return UP_OK;
     case UP_OPTION_TEXT:
         if (!*text) return up_fail(err, UP_USAGE, "--%s: expected %s", option->name, option->value);
         *(const char **)field = text;
@@ -176,7 +183,8 @@ enum up_status up_options_parse(const struct up_option *table, void *target, int
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (options_ended || strncmp(word, "-", 1) != 0 || !strcmp(word, "-")) {
-            if (arguments->positional_count == (int)(sizeof arguments->positional / sizeof *arguments->positional))
+            if (arguments->positional_count ==
+                (int)(sizeof arguments->positional / sizeof *arguments->positional))
                 return up_fail(err, UP_USAGE, "too many arguments, from '%s' on", word);
             arguments->positional[arguments->positional_count++] = word;
             continue;
@@ -194,8 +202,7 @@ enum up_status up_options_parse(const struct up_option *table, void *target, int
         char name[64];
         const char *equals = strchr(word, '=');
         size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
-        if (length >= sizeof name)
-            return up_fail(err, UP_USAGE, "unknown option %.60s...", word);
+        if (length >= sizeof name) return up_fail(err, UP_USAGE, "unknown option %.60s...", word);
         memcpy(name, word + 2, length);
         name[length] = 0;
         const struct up_option *option = up_option_find(table, name);
@@ -226,7 +233,9 @@ const char *up_option_text(const struct up_option *option, const void *target, c
 {
     const void *field = (const char *)target + option->field;
     switch (option->kind) {
-    case UP_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no"); break;
+    case UP_OPTION_FLAG:
+        snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no");
+        break;
     case UP_OPTION_TEXT:
         if (!*(const char *const *)field) return NULL;
         snprintf(text, size, "%s", *(const char *const *)field);
@@ -243,7 +252,9 @@ const char *up_option_text(const struct up_option *option, const void *target, c
         snprintf(text, size, "%" PRId64 ":%" PRId64, ((const struct up_span *)field)->first,
                  ((const struct up_span *)field)->last);
         break;
-    case UP_OPTION_REAL: snprintf(text, size, "%.17g", *(const double *)field); break;
+    case UP_OPTION_REAL:
+        snprintf(text, size, "%.17g", *(const double *)field);
+        break;
     case UP_OPTION_INTEGER:
     case UP_OPTION_SIZE:
         if (option->off && *(const int64_t *)field == 0)

@@ -8,8 +8,8 @@
  *       ...
  *       {0}};
  *
- * Both `--name value` and `--name=value` are read; of an option given twice the last wins; `--` ends
- * the options.
+ * Both `--name value` and `--name=value` are read; of an option given twice the last wins; `--`
+ * ends the options.
  */
 #ifndef UP_BASE_OPTIONS_H
 #define UP_BASE_OPTIONS_H

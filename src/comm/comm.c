@@ -3,9 +3,15 @@
 static const char *const names[] = {"all_to_all", "all_gather", "reduce_scatter", "all_reduce",
                                     "broadcast"};
 
-int up_comm_size(const struct up_comm *comm) { return comm->size; }
+int up_comm_size(const struct up_comm *comm)
+{
+    return comm->size;
+}
 
-int up_comm_rank(const struct up_comm *comm) { return comm->rank; }
+int up_comm_rank(const struct up_comm *comm)
+{
+    return comm->rank;
+}
 
 // Bytes that this rank sends to others.
 static int64_t bytes_sent(const struct up_collective_args *args)
@@ -19,15 +25,22 @@ static int64_t bytes_sent(const struct up_collective_args *args)
         break;
     }
     case UP_ALL_GATHER:
-    case UP_REDUCE_SCATTER: elements = args->count * others; break;
+    case UP_REDUCE_SCATTER:
+        elements = args->count * others;
+        break;
     // A reduce-scatter and an all-gather of shares.
-    case UP_ALL_REDUCE: elements = 2 * args->count / comm->size * others; break;
-    case UP_BROADCAST: elements = args->root == comm->rank ? args->count : 0; break;
+    case UP_ALL_REDUCE:
+        elements = 2 * args->count / comm->size * others;
+        break;
+    case UP_BROADCAST:
+        elements = args->root == comm->rank ? args->count : 0;
+        break;
     }
     return elements * up_dtype_bytes[args->dtype];
 }
 
-static void launch(struct up_rank *rank, enum up_stream stream, const struct up_collective_args *args)
+static void launch(struct up_rank *rank, enum up_stream stream,
+                   const struct up_collective_args *args)
 {
     if (args->comm->size == 1) return;
     up_launch_collective(rank, stream, names[args->kind], args->comm->ops->run, args, sizeof *args,
@@ -40,40 +53,53 @@ void up_comm_all_to_all(struct up_rank *rank, struct up_comm *comm, enum up_stre
 {
     UP_ASSERT(comm->size > 1); // alone there is nothing to exchange, and nowhere to put it
     launch(rank, stream,
-           &(struct up_collective_args){.comm = comm, .kind = UP_ALL_TO_ALL, .send = send,
-                                        .buffer = receive, .exchange = *exchange, .dtype = dtype});
+           &(struct up_collective_args){.comm = comm,
+                                        .kind = UP_ALL_TO_ALL,
+                                        .send = send,
+                                        .buffer = receive,
+                                        .exchange = *exchange,
+                                        .dtype = dtype});
 }
 
-void up_comm_all_gather(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                        int64_t share, enum up_dtype dtype)
+void up_comm_all_gather(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                        void *buffer, int64_t share, enum up_dtype dtype)
 {
-    launch(rank, stream,
-           &(struct up_collective_args){.comm = comm, .kind = UP_ALL_GATHER, .buffer = buffer,
-                                        .count = share, .dtype = dtype});
+    launch(
+        rank, stream,
+        &(struct up_collective_args){
+            .comm = comm, .kind = UP_ALL_GATHER, .buffer = buffer, .count = share, .dtype = dtype});
 }
 
 void up_comm_reduce_scatter(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
                             float *buffer, int64_t share)
 {
     launch(rank, stream,
-           &(struct up_collective_args){.comm = comm, .kind = UP_REDUCE_SCATTER, .buffer = buffer,
-                                        .count = share, .dtype = UP_F32});
+           &(struct up_collective_args){.comm = comm,
+                                        .kind = UP_REDUCE_SCATTER,
+                                        .buffer = buffer,
+                                        .count = share,
+                                        .dtype = UP_F32});
 }
 
-void up_comm_all_reduce(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                        int64_t count, enum up_dtype dtype)
+void up_comm_all_reduce(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                        void *buffer, int64_t count, enum up_dtype dtype)
 {
-    launch(rank, stream,
-           &(struct up_collective_args){.comm = comm, .kind = UP_ALL_REDUCE, .buffer = buffer,
-                                        .count = count, .dtype = dtype});
+    launch(
+        rank, stream,
+        &(struct up_collective_args){
+            .comm = comm, .kind = UP_ALL_REDUCE, .buffer = buffer, .count = count, .dtype = dtype});
 }
 
-void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                       int64_t count, enum up_dtype dtype, int root)
+void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                       void *buffer, int64_t count, enum up_dtype dtype, int root)
 {
     launch(rank, stream,
-           &(struct up_collective_args){.comm = comm, .kind = UP_BROADCAST, .buffer = buffer,
-                                        .count = count, .dtype = dtype, .root = root});
+           &(struct up_collective_args){.comm = comm,
+                                        .kind = UP_BROADCAST,
+                                        .buffer = buffer,
+                                        .count = count,
+                                        .dtype = dtype,
+                                        .root = root});
 }
 
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err)
@@ -81,7 +107,10 @@ enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err)
     return comm->ops->barrier(comm, err);
 }
 
-void up_comm_abort(struct up_comm *comm, const char *reason) { comm->ops->abort(comm, reason); }
+void up_comm_abort(struct up_comm *comm, const char *reason)
+{
+    comm->ops->abort(comm, reason);
+}
 
 enum up_status up_comm_check(struct up_comm *comm, struct up_error *err)
 {

@@ -3,10 +3,10 @@
  *   threads   ranks are threads of this process; they meet in shared memory
  *   dry       arithmetic only: the ranks other than this one do not exist
  *
- * Every collective is work on a stream: all ranks of the group give the same collectives in the same
- * order, and each returns at once (or, where streams run work at once, when it is done). Buffers are
- * read and written until that work is done. Sums are formed in rank order, in fp32 or fp64, so every
- * rank gets the same bits whatever the timing.
+ * Every collective is work on a stream: all ranks of the group give the same collectives in the
+ * same order, and each returns at once (or, where streams run work at once, when it is done).
+ * Buffers are read and written until that work is done. Sums are formed in rank order, in fp32 or
+ * fp64, so every rank gets the same bits whatever the timing.
  *
  * A rank that fails tells its group (up_comm_abort); ranks that wait for it, or will, then go on at
  * once with buffers of no meaning, and up_comm_check says why.
@@ -28,9 +28,9 @@ void up_comm_destroy(struct up_comm *comm); // NULL is fine
 int up_comm_size(const struct up_comm *comm);
 int up_comm_rank(const struct up_comm *comm);
 
-/* Element offsets of an all-to-all: what goes to rank i is [send_at[i], send_at[i + 1]) of `send`, what
- * comes from it goes to [receive_at[i], receive_at[i + 1]) of `receive`. Both arrays have size + 1
- * entries, and must stay as they are until the work is done. */
+/* Element offsets of an all-to-all: what goes to rank i is [send_at[i], send_at[i + 1]) of `send`,
+ * what comes from it goes to [receive_at[i], receive_at[i + 1]) of `receive`. Both arrays have size
+ * + 1 entries, and must stay as they are until the work is done. */
 struct up_exchange {
     const int64_t *send_at, *receive_at;
 };
@@ -40,20 +40,21 @@ void up_comm_all_to_all(struct up_rank *rank, struct up_comm *comm, enum up_stre
                         enum up_dtype dtype);
 
 /* buffer [size, share]: each rank's own part is there before, all parts after. */
-void up_comm_all_gather(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                        int64_t share, enum up_dtype dtype);
+void up_comm_all_gather(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                        void *buffer, int64_t share, enum up_dtype dtype);
 
-/* buffer [size, share], fp32: part `rank` becomes the sum over all ranks; the rest loses its meaning. */
+/* buffer [size, share], fp32: part `rank` becomes the sum over all ranks; the rest loses its
+ * meaning. */
 void up_comm_reduce_scatter(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
                             float *buffer, int64_t share);
 
 /* buffer [count], fp32 or fp64: becomes the sum over all ranks. */
-void up_comm_all_reduce(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                        int64_t count, enum up_dtype dtype);
+void up_comm_all_reduce(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                        void *buffer, int64_t count, enum up_dtype dtype);
 
 /* buffer [count]: becomes that of rank `root`. */
-void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_stream stream, void *buffer,
-                       int64_t count, enum up_dtype dtype, int root);
+void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                       void *buffer, int64_t count, enum up_dtype dtype, int root);
 
 /* On the host: returns when every rank has come here. UP_FAILED when the group has been aborted. */
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err);

@@ -15,8 +15,8 @@ void up_device_bind(struct up_device *device)
     if (device->ops->bind) device->ops->bind(device);
 }
 
-// 32 MiB for cuBLAS, which is what it recommends for Hopper, 16 MiB for the compute stream's kernels and
-// 64 KiB for each other stream's.
+// 32 MiB for cuBLAS, which is what it recommends for Hopper, 16 MiB for the compute stream's
+// kernels and 64 KiB for each other stream's.
 int64_t up_device_workspace_bytes(enum up_device_kind kind)
 {
     return kind == UP_DEVICE_CUDA ? (48 << 20) + (UP_STREAM_COUNT - 1) * 65536 : 0;

@@ -6,8 +6,8 @@
  *   dry   no memory and no arithmetic: a clock per stream, advanced by a cost model
  *
  * Nothing else in upipe knows which one it runs on; only files below src/device/ ask the system for
- * tensor memory. To add a kind: fill a `struct up_device_ops`, and give the operations of src/ops an
- * implementation column.
+ * tensor memory. To add a kind: fill a `struct up_device_ops`, and give the operations of src/ops
+ * an implementation column.
  *
  * A device serves one rank and is used from that rank's thread alone.
  */
@@ -20,7 +20,8 @@
 enum up_device_kind { UP_DEVICE_CPU, UP_DEVICE_CUDA, UP_DEVICE_DRY, UP_DEVICE_KIND_COUNT };
 extern const char *const up_device_kind_names[UP_DEVICE_KIND_COUNT];
 
-/* A moment in a stream: all work given to it before the ticket was drawn. {stream, 0} is long past. */
+/* A moment in a stream: all work given to it before the ticket was drawn. {stream, 0} is long past.
+ */
 struct up_moment {
     enum up_stream stream;
     uint64_t ticket;
@@ -46,19 +47,19 @@ struct up_cost {
 /* What a machine can do. 0 means unknown for capacities. Read from trainer/machines/NAME.json. */
 struct up_machine {
     char name[64];
-    int64_t device_bytes, host_bytes;     // per device; per node
-    double flops[UP_COST_CLASS_COUNT];    // FLOP/s per class; the last two unused
-    double memory_bytes_per_s;            // device memory
+    int64_t device_bytes, host_bytes;                  // per device; per node
+    double flops[UP_COST_CLASS_COUNT];                 // FLOP/s per class; the last two unused
+    double memory_bytes_per_s;                         // device memory
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
     double link_bytes_per_s; // from one device to the others, all sending at once
-    double launch_s;                      // least time of one piece of work
+    double launch_s;         // least time of one piece of work
 };
 
 struct up_device;
 struct up_cuda; // what a launch on cuda gets: its stream and libraries' handles (cuda/cuda.h)
 
-/* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to the
- * stream. On dry neither is called. */
+/* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to
+ * the stream. On dry neither is called. */
 union up_run {
     void (*cpu)(const void *args);
     void (*cuda)(const void *args, struct up_cuda *cuda);
@@ -80,13 +81,13 @@ struct up_device_ops {
                               void **base, struct up_error *err);
     void (*release)(struct up_device *device, enum up_space space, void *base, int64_t bytes);
 
-    /* (optional) The first `bytes` of a reserved range are about to be used; `for_good`: it will not be
-     * more. NULL: reserving is enough. */
+    /* (optional) The first `bytes` of a reserved range are about to be used; `for_good`: it will
+     * not be more. NULL: reserving is enough. */
     enum up_status (*back)(struct up_device *device, enum up_space space, void *base, int64_t bytes,
                            bool for_good, struct up_error *err);
 
-    /* (optional) Device memory of up_device_workspace_bytes(), for as long as the device is used. NULL:
-     * none is wanted. */
+    /* (optional) Device memory of up_device_workspace_bytes(), for as long as the device is used.
+     * NULL: none is wanted. */
     void (*give_workspace)(struct up_device *device, void *workspace);
 
     /* Runs the work on the stream, after all that the stream was given before. `args` is copied. */
@@ -98,20 +99,23 @@ struct up_device_ops {
                                enum up_space to_space, const void *from, enum up_space from_space,
                                int64_t bytes);
 
-    /* The present end of a stream, and making another stream (or the host) wait for such a moment. */
+    /* The present end of a stream, and making another stream (or the host) wait for such a moment.
+     */
     struct up_moment (*now_in)(struct up_device *device, enum up_stream stream);
     void (*wait)(struct up_device *device, enum up_stream stream, struct up_moment moment);
     void (*synchronize)(struct up_device *device, struct up_moment moment);
 
-    /* (optional) Writes `value` to host memory of an arena when the stream has come to this point. NULL:
-     * work is done when it is given, and the caller may write himself. */
-    void (*tick)(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at, uint64_t value);
+    /* (optional) Writes `value` to host memory of an arena when the stream has come to this point.
+     * NULL: work is done when it is given, and the caller may write himself. */
+    void (*tick)(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at,
+                 uint64_t value);
 
-    /* (optional) The bytes are given up at this point of the stream: chaos poisons them. NULL: nothing
-     * is done. */
+    /* (optional) The bytes are given up at this point of the stream: chaos poisons them. NULL:
+     * nothing is done. */
     void (*discard)(struct up_device *device, enum up_stream stream, void *at, int64_t bytes);
 
-    /* (optional) The first failure of work that was given, found so far. NULL: work does not fail. */
+    /* (optional) The first failure of work that was given, found so far. NULL: work does not fail.
+     */
     enum up_status (*check)(struct up_device *device, struct up_error *err);
 
     /* Nanoseconds since the device was made, as the host sees it. */
@@ -123,13 +127,13 @@ struct up_device_ops {
 /* The public part; each kind has its own struct with this first. */
 struct up_device {
     const struct up_device_ops *ops;
-    enum up_device_kind kind;  // what it is
-    enum up_device_kind as;    // what it stands for: differs on dry only
+    enum up_device_kind kind;         // what it is
+    enum up_device_kind as;           // what it stands for: differs on dry only
     int64_t capacity[UP_SPACE_COUNT]; // bytes that an arena may grow to; 2^60 where unbounded
     // (optional) asked while the host waits for the device: true ends the waiting
     bool (*given_up)(void *context);
     void *given_up_context;
-    char name[128];            // "Intel Xeon ...", "dry cuda on generic"
+    char name[128]; // "Intel Xeon ...", "dry cuda on generic"
 };
 
 /* What a device of this kind wants for give_workspace: a pure function, 0 for none. */
@@ -138,8 +142,8 @@ int64_t up_device_workspace_bytes(enum up_device_kind kind);
 /* Makes the device the calling thread's. */
 void up_device_bind(struct up_device *device);
 
-/* `threads`: 0 for all cores. `chaos_seed` 0 runs work at once; other seeds are the stream test mode.
- * NULL and *err on failure. Free with up_device_destroy. */
+/* `threads`: 0 for all cores. `chaos_seed` 0 runs work at once; other seeds are the stream test
+ * mode. NULL and *err on failure. Free with up_device_destroy. */
 struct up_device *up_device_cpu_create(int threads, uint64_t chaos_seed, struct up_error *err);
 
 /* `machine` is copied. */

@@ -20,9 +20,8 @@ static struct up_event tensor_event(struct up_rank *rank, enum up_event_kind kin
     const struct up_tag *tag = &tensor->tag;
     rank->seq++;
     usage->events++;
-    usage->event_hash =
-        up_event_hash(usage->event_hash, kind == UP_EVENT_ALLOC, tensor->space, &tag->label,
-                      tag->category, rank->phase, tensor->bytes);
+    usage->event_hash = up_event_hash(usage->event_hash, kind == UP_EVENT_ALLOC, tensor->space,
+                                      &tag->label, tag->category, rank->phase, tensor->bytes);
     return (struct up_event){.kind = (uint8_t)kind,
                              .phase = (uint8_t)rank->phase,
                              .step = (int32_t)rank->step,
@@ -85,12 +84,14 @@ static void unlink_tensor(struct up_rank *rank, struct up_tensor *tensor)
 }
 
 // The bytes were last used on other streams: `stream` waits for those.
-static void wait_for_bytes(struct up_rank *rank, const struct up_block *block, enum up_stream stream)
+static void wait_for_bytes(struct up_rank *rank, const struct up_block *block,
+                           enum up_stream stream)
 {
     for (int other = 0; other < UP_STREAM_COUNT; other++)
         if (block->ticket[other] && other != (int)stream)
-            rank->device->ops->wait(rank->device, stream,
-                                    (struct up_moment){(enum up_stream)other, block->ticket[other]});
+            rank->device->ops->wait(
+                rank->device, stream,
+                (struct up_moment){(enum up_stream)other, block->ticket[other]});
 }
 
 static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *tensor)
@@ -181,8 +182,12 @@ struct up_tensor *up_alloc_on(struct up_rank *rank, enum up_space space, enum up
                               struct up_tag tag, enum up_dtype dtype, struct up_shape shape)
 {
     int64_t bytes = up_shape_count(&shape) * up_dtype_bytes[dtype];
-    struct up_tensor wanted = {
-        .data = rank->base[space], .shape = shape, .dtype = dtype, .space = space, .bytes = bytes, .tag = tag};
+    struct up_tensor wanted = {.data = rank->base[space],
+                               .shape = shape,
+                               .dtype = dtype,
+                               .space = space,
+                               .bytes = bytes,
+                               .tag = tag};
     struct up_tensor *tensor = NULL;
     if (!up_rank_failed(rank) && !(tensor = malloc(sizeof *tensor)))
         up_rank_fail(rank, UP_FAILED, "out of host memory for a tensor's bookkeeping");
@@ -231,7 +236,8 @@ void up_free(struct up_rank *rank, struct up_tensor **slot)
     up_free_on(rank, slot, UP_STREAM_COMPUTE);
 }
 
-void up_retag(struct up_rank *rank, struct up_tensor *tensor, struct up_tag tag, struct up_shape shape)
+void up_retag(struct up_rank *rank, struct up_tensor *tensor, struct up_tag tag,
+              struct up_shape shape)
 {
     if (up_rank_failed(rank)) return;
     UP_ASSERT(up_shape_count(&shape) * up_dtype_bytes[tensor->dtype] == tensor->bytes);

@@ -100,7 +100,10 @@ struct up_block *up_arena_take_at(struct up_arena *arena, int64_t offset, int64_
     return take(arena, block, rounded);
 }
 
-int64_t up_arena_high(const struct up_arena *arena) { return arena->high; }
+int64_t up_arena_high(const struct up_arena *arena)
+{
+    return arena->high;
+}
 
 void up_arena_end_at_high(struct up_arena *arena)
 {

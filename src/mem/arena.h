@@ -1,5 +1,5 @@
-/* Offsets in one address range: best fit with coalescing. Knows streams (bytes freed on one stream and
- * taken on another must be waited for) but no memory: it serves dry runs as well. */
+/* Offsets in one address range: best fit with coalescing. Knows streams (bytes freed on one stream
+ * and taken on another must be waited for) but no memory: it serves dry runs as well. */
 #ifndef UP_MEM_ARENA_H
 #define UP_MEM_ARENA_H
 
@@ -9,8 +9,8 @@ enum { UP_ARENA_ALIGN = 256 }; // bytes; what cuBLAS and cuDNN like
 
 struct up_arena;
 
-/* A stretch of the range, taken or free. While free, ticket[s] is the moment of stream s after which
- * its bytes are no longer used there (0: never were). */
+/* A stretch of the range, taken or free. While free, ticket[s] is the moment of stream s after
+ * which its bytes are no longer used there (0: never were). */
 struct up_block {
     int64_t offset, bytes;
     bool taken;
@@ -26,8 +26,8 @@ void up_arena_destroy(struct up_arena *arena);      // NULL is fine
  * UP_ARENA_ALIGN. Its tickets say what the taker has to wait for. NULL: none is large enough. */
 struct up_block *up_arena_take(struct up_arena *arena, int64_t bytes);
 
-/* The stretch [offset, offset + bytes rounded up), which must be free: where a plan says. `offset` is a
- * multiple of UP_ARENA_ALIGN. NULL: it is not free, or beyond the capacity. */
+/* The stretch [offset, offset + bytes rounded up), which must be free: where a plan says. `offset`
+ * is a multiple of UP_ARENA_ALIGN. NULL: it is not free, or beyond the capacity. */
 struct up_block *up_arena_take_at(struct up_arena *arena, int64_t offset, int64_t bytes);
 
 /* Where the highest stretch ever taken ends; and ending the range there, for good. */

@@ -5,8 +5,8 @@
  * design.md, "the exactness contract"): nothing here looks at time, addresses or data.
  *
  * Failure is sticky: the first one (an arena that is full, say) is kept in `rank->error`, and from
- * then on allocations return a tensor without memory, launches and frees do nothing. A step need not
- * check each line; whoever drives it asks up_rank_failed() between layers.
+ * then on allocations return a tensor without memory, launches and frees do nothing. A step need
+ * not check each line; whoever drives it asks up_rank_failed() between layers.
  */
 #ifndef UP_MEM_MEM_H
 #define UP_MEM_MEM_H
@@ -76,8 +76,8 @@ struct up_step_lives {
     int64_t count[UP_SPACE_COUNT], room[UP_SPACE_COUNT];
 };
 
-/* Where each of them goes: the n-th allocation of a step in a space has `bytes` and lies at `offset` of
- * that space's step arena. */
+/* Where each of them goes: the n-th allocation of a step in a space has `bytes` and lies at
+ * `offset` of that space's step arena. */
 struct up_planned {
     int64_t bytes, offset;
 };
@@ -94,19 +94,20 @@ enum { UP_MAX_RANGES = 32 };
 /* One rank at work. Set up by up_rank_init, used by its thread alone. */
 struct up_rank {
     int rank;
-    struct up_device *device; // not owned
-    struct up_trace *trace;   // not owned; NULL: not traced
-    struct up_arena *arena[UP_SPACE_COUNT];      // of what outlives steps
-    struct up_arena *step_arena[UP_SPACE_COUNT]; // of steps, with a plan; begins where the other ends
+    struct up_device *device;               // not owned
+    struct up_trace *trace;                 // not owned; NULL: not traced
+    struct up_arena *arena[UP_SPACE_COUNT]; // of what outlives steps
+    struct up_arena
+        *step_arena[UP_SPACE_COUNT]; // of steps, with a plan; begins where the other ends
     int64_t step_base[UP_SPACE_COUNT], backed[UP_SPACE_COUNT];
-    const struct up_step_plan *plan;     // NULL: steps use `arena` as well; not owned
-    struct up_step_lives *record;        // NULL: lifetimes are not recorded; not owned
+    const struct up_step_plan *plan;       // NULL: steps use `arena` as well; not owned
+    struct up_step_lives *record;          // NULL: lifetimes are not recorded; not owned
     int64_t taken_in_step[UP_SPACE_COUNT]; // allocations so far
-    int64_t unplanned;                   // allocations that the plan did not know: a mistake of ours
-    void *base[UP_SPACE_COUNT];         // where the arenas' address ranges begin
-    int64_t capacity[UP_SPACE_COUNT];   // and how long they are
-    struct up_tensor *oldest, *newest;  // live tensors
-    struct up_tensor absent;            // what allocations return after a failure
+    int64_t unplanned;                 // allocations that the plan did not know: a mistake of ours
+    void *base[UP_SPACE_COUNT];        // where the arenas' address ranges begin
+    int64_t capacity[UP_SPACE_COUNT];  // and how long they are
+    struct up_tensor *oldest, *newest; // live tensors
+    struct up_tensor absent;           // what allocations return after a failure
     struct up_usage usage;
     enum up_phase phase;
     int64_t step; // -1 outside steps
@@ -121,7 +122,8 @@ struct up_rank {
 enum up_status up_rank_init(struct up_rank *rank, int number, struct up_device *device,
                             struct up_trace *trace, const int64_t limit_bytes[UP_SPACE_COUNT],
                             struct up_error *err);
-/* Gives the arenas back, whatever is still alive in them; the device must have been synchronised. */
+/* Gives the arenas back, whatever is still alive in them; the device must have been synchronised.
+ */
 void up_rank_release(struct up_rank *rank);
 
 /* From the next step on: the lifetimes of each step are written to `lives`, over those of the step
@@ -134,12 +136,11 @@ enum up_status up_step_plan_make(const struct up_rank *rank, const struct up_ste
                                  struct up_step_plan *plan, struct up_error *err);
 void up_step_plan_release(struct up_step_plan *plan);
 
-/* From now on steps take their tensors where the plan says. To be called when all that outlives steps
- * has been allocated: afterwards that arena does not grow. `plan` stays the caller's. A plan that
- * does not fit is not used: steps then take what they find, until there is none for a tensor, which is
- * named. An allocation that
- * the plan does not know, or with other bytes, is taken from what is free of that arena, counted in
- * `unplanned`, and told to the trace. */
+/* From now on steps take their tensors where the plan says. To be called when all that outlives
+ * steps has been allocated: afterwards that arena does not grow. `plan` stays the caller's. A plan
+ * that does not fit is not used: steps then take what they find, until there is none for a tensor,
+ * which is named. An allocation that the plan does not know, or with other bytes, is taken from
+ * what is free of that arena, counted in `unplanned`, and told to the trace. */
 enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan *plan,
                                 struct up_error *err);
 
@@ -157,13 +158,14 @@ struct up_tensor *up_alloc(struct up_rank *rank, struct up_tag tag, enum up_dtyp
                            struct up_shape shape);
 
 /* The tensor's bytes may be used again, by work after what `stream` has been given so far. Sets
- * *tensor to NULL; NULL in it is fine. */
-void up_free_on(struct up_rank *rank, struct up_tensor **tensor, enum up_stream stream);
-void up_free(struct up_rank *rank, struct up_tensor **tensor); // last used on the compute stream
+ * *slot to NULL; NULL in it is fine. */
+void up_free_on(struct up_rank *rank, struct up_tensor **slot, enum up_stream stream);
+void up_free(struct up_rank *rank, struct up_tensor **slot); // last used on the compute stream
 
 /* The same bytes become another tensor of as many bytes: in the trace a new lifetime with the
  * same storage. */
-void up_retag(struct up_rank *rank, struct up_tensor *tensor, struct up_tag tag, struct up_shape shape);
+void up_retag(struct up_rank *rank, struct up_tensor *tensor, struct up_tag tag,
+              struct up_shape shape);
 
 /* A named stretch of the step; they nest. The name of a range in layer l is "layers.l.<name>". */
 void up_range_begin(struct up_rank *rank, const char *name, int layer);
@@ -174,8 +176,8 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step);
 void up_rank_step_end(struct up_rank *rank, double loss, double grad_norm, int64_t tokens);
 
 /* Device work; traced as kernels and copies. up_copy: whole tensors of equal bytes. */
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name,
-               union up_run run, const void *args, size_t size, struct up_cost cost);
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
+               const void *args, size_t size, struct up_cost cost);
 /* A collective, which sends `bytes` to other ranks. */
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
                           union up_run run, const void *args, size_t size, int64_t bytes);

@@ -146,8 +146,8 @@ static struct up_event work_event(struct up_rank *rank, enum up_event_kind kind,
     return event;
 }
 
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name,
-               union up_run run, const void *args, size_t size, struct up_cost cost)
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
+               const void *args, size_t size, struct up_cost cost)
 {
     if (up_rank_failed(rank)) return;
     struct up_interval interval =
@@ -178,8 +178,8 @@ void up_copy(struct up_rank *rank, enum up_stream stream, struct up_tensor *to,
 {
     if (up_rank_failed(rank)) return;
     UP_ASSERT(to->bytes == from->bytes);
-    struct up_interval interval = rank->device->ops->copy(
-        rank->device, stream, to->data, to->space, from->data, from->space, to->bytes);
+    struct up_interval interval = rank->device->ops->copy(rank->device, stream, to->data, to->space,
+                                                          from->data, from->space, to->bytes);
     if (!rank->trace) return;
     struct up_event event = work_event(rank, UP_EVENT_COPY, stream, interval);
     event.label = to->tag.label;

@@ -4,9 +4,13 @@
 
 #include <stdlib.h>
 
-/* --- Recording ------------------------------------------------------------------------------------ */
+/* --- Recording
+ * ------------------------------------------------------------------------------------ */
 
-void up_rank_record_lives(struct up_rank *rank, struct up_step_lives *lives) { rank->record = lives; }
+void up_rank_record_lives(struct up_rank *rank, struct up_step_lives *lives)
+{
+    rank->record = lives;
+}
 
 void up_step_lives_release(struct up_step_lives *lives)
 {
@@ -37,11 +41,13 @@ void up_record_begin(struct up_rank *rank, const struct up_tensor *tensor)
 
 void up_record_end(struct up_rank *rank, const struct up_tensor *tensor)
 {
-    if (rank->record && tensor->step_index >= 0 && tensor->step_index < rank->record->count[tensor->space])
+    if (rank->record && tensor->step_index >= 0 &&
+        tensor->step_index < rank->record->count[tensor->space])
         rank->record->life[tensor->space][tensor->step_index].end = rank->usage.events;
 }
 
-/* --- Planning ------------------------------------------------------------------------------------- */
+/* --- Planning
+ * ------------------------------------------------------------------------------------- */
 
 static enum up_status plan_space(const struct up_step_lives *lives, enum up_space space,
                                  struct up_step_plan *plan, struct up_error *err)
@@ -52,7 +58,10 @@ static enum up_status plan_space(const struct up_step_lives *lives, enum up_spac
     enum up_status rc = UP_OK;
     plan->tensor[space] = tensor;
     plan->count[space] = count;
-    if (!offsets || !tensor) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (!offsets || !tensor) {
+        rc = up_fail(err, UP_FAILED, "out of host memory");
+        goto out;
+    }
     UP_TRY(up_plan(lives->life[space], count, UP_ARENA_ALIGN, offsets, &plan->height[space], err));
     plan->live_peak[space] = up_plan_live_peak(lives->life[space], count, UP_ARENA_ALIGN);
     for (int64_t i = 0; i < count; i++)

@@ -102,14 +102,16 @@ static enum up_status check_cp(const struct up_config *config, struct up_error *
     int64_t heads = config->model.heads, below, above;
     if (heads % config->cp) {
         nearest(config->cp, heads, 1, &below, &above);
-        return up_fail(err, UP_USAGE,
-                       "--cp: %lld ranks do not divide the model's %lld query heads: the nearest that do "
-                       "are %lld and %lld",
-                       (long long)config->cp, (long long)heads, (long long)below, (long long)above);
+        return up_fail(
+            err, UP_USAGE,
+            "--cp: %lld ranks do not divide the model's %lld query heads: the nearest that do "
+            "are %lld and %lld",
+            (long long)config->cp, (long long)heads, (long long)below, (long long)above);
     }
     if (config->seq < config->cp)
-        return up_fail(err, UP_USAGE, "--seq: %lld tokens cannot be split over %lld ranks: expected at "
-                                      "least %lld",
+        return up_fail(err, UP_USAGE,
+                       "--seq: %lld tokens cannot be split over %lld ranks: expected at "
+                       "least %lld",
                        (long long)config->seq, (long long)config->cp, (long long)config->cp);
     return UP_OK;
 }
@@ -117,13 +119,15 @@ static enum up_status check_cp(const struct up_config *config, struct up_error *
 static enum up_status check_upipe(const struct up_config *config, struct up_error *err)
 {
     int64_t heads = config->model.heads, below, above;
-    if (!config->upipe || (heads % config->upipe == 0 && config->upipe % config->cp == 0)) return UP_OK;
+    if (!config->upipe || (heads % config->upipe == 0 && config->upipe % config->cp == 0))
+        return UP_OK;
     nearest(config->upipe, heads, config->cp, &below, &above);
-    return up_fail(err, UP_USAGE,
-                   "--upipe: %lld is not a divisor of the model's %lld query heads and a multiple of the "
-                   "%lld context-parallel ranks: the nearest legal values are %lld and %lld",
-                   (long long)config->upipe, (long long)heads, (long long)config->cp, (long long)below,
-                   (long long)above);
+    return up_fail(
+        err, UP_USAGE,
+        "--upipe: %lld is not a divisor of the model's %lld query heads and a multiple of the "
+        "%lld context-parallel ranks: the nearest legal values are %lld and %lld",
+        (long long)config->upipe, (long long)heads, (long long)config->cp, (long long)below,
+        (long long)above);
 }
 
 enum up_status up_config_check(const struct up_config *config, struct up_error *err)
@@ -143,10 +147,10 @@ out:
 static json_t *model_json(const struct up_model *m)
 {
     return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "family", m->family, "layers",
-                     (json_int_t)m->layers, "hidden", (json_int_t)m->hidden, "ff", (json_int_t)m->ff,
-                     "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
-                     (json_int_t)m->head_dim, "vocab", (json_int_t)m->vocab, "qk_norm", m->qk_norm,
-                     "tied", m->tied);
+                     (json_int_t)m->layers, "hidden", (json_int_t)m->hidden, "ff",
+                     (json_int_t)m->ff, "heads", (json_int_t)m->heads, "kv_heads",
+                     (json_int_t)m->kv_heads, "head_dim", (json_int_t)m->head_dim, "vocab",
+                     (json_int_t)m->vocab, "qk_norm", m->qk_norm, "tied", m->tied);
 }
 
 char *up_config_json(const struct up_config *config)
@@ -157,9 +161,10 @@ char *up_config_json(const struct up_config *config)
         model_json(&config->model), "as", up_device_kind_names[config->as], "dtype",
         up_dtype_names[config->dtype], "seq", (json_int_t)config->seq, "batch",
         (json_int_t)config->batch, "accum", (json_int_t)config->accum, "cp", (json_int_t)config->cp,
-        "dp", (json_int_t)config->dp, "fsdp", config->fsdp, "optimizer_host", config->optimizer_host, "checkpoint", checkpoints[config->checkpoint], "attn_layers",
-        (json_int_t)(config->checkpoint == UP_CHECKPOINT_ATTN ? config->attn_layers : 0), "offload_layers",
-        (json_int_t)config->offload_layers, "tile_mlp",
+        "dp", (json_int_t)config->dp, "fsdp", config->fsdp, "optimizer_host",
+        config->optimizer_host, "checkpoint", checkpoints[config->checkpoint], "attn_layers",
+        (json_int_t)(config->checkpoint == UP_CHECKPOINT_ATTN ? config->attn_layers : 0),
+        "offload_layers", (json_int_t)config->offload_layers, "tile_mlp",
         (json_int_t)config->tile_mlp, "tile_loss", (json_int_t)config->tile_loss, "tile_attn",
         (json_int_t)config->tile_attn, "upipe", (json_int_t)up_config_stage_heads(config));
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;

@@ -23,7 +23,7 @@ struct up_config {
     int64_t attn_layers;    // under UP_CHECKPOINT_ATTN: the last so many blocks keep attention
     int64_t offload_layers; // the first so many blocks keep in host memory what they keep; 0: none
     int64_t tile_mlp, tile_loss, tile_attn; // tokens per slice; 0: off
-    int64_t upipe;          // query heads per stage over the cp group; 0: off, all of them
+    int64_t upipe; // query heads per stage over the cp group; 0: off, all of them
 };
 
 static inline int64_t up_config_ranks(const struct up_config *config)
@@ -34,8 +34,8 @@ static inline int64_t up_config_ranks(const struct up_config *config)
 /* What block `layer` keeps for its backward. */
 enum up_checkpoint up_config_checkpoint(const struct up_config *config, int64_t layer);
 
-/* Whether the block's input, or its attention output, waits in host memory. The last block's input is
- * wanted at once and stays. */
+/* Whether the block's input, or its attention output, waits in host memory. The last block's input
+ * is wanted at once and stays. */
 bool up_config_offloads_input(const struct up_config *config, int64_t layer);
 bool up_config_offloads_attention(const struct up_config *config, int64_t layer);
 
@@ -56,7 +56,8 @@ static inline int64_t up_config_passes(const struct up_config *config)
     return config->cp > 1 ? config->batch : 1;
 }
 
-/* Tokens of each sequence that cp rank r holds: floor(S/P) + (r < S mod P), and the first of them. */
+/* Tokens of each sequence that cp rank r holds: floor(S/P) + (r < S mod P), and the first of them.
+ */
 int64_t up_config_tokens(const struct up_config *config, int64_t cp_rank);
 int64_t up_config_first_token(const struct up_config *config, int64_t cp_rank);
 
@@ -65,8 +66,9 @@ int64_t up_config_stage_heads(const struct up_config *config);
 int64_t up_config_stages(const struct up_config *config);
 int64_t up_config_rank_stage_heads(const struct up_config *config);
 
-/* The query heads [first, first + count) that cp rank r handles in a stage, the KV heads they use, and
- * whether K and V change for some rank between the stage before and this one (true for stage 0). */
+/* The query heads [first, first + count) that cp rank r handles in a stage, the KV heads they use,
+ * and whether K and V change for some rank between the stage before and this one (true for stage
+ * 0). */
 struct up_heads {
     int64_t first, count;
 };

@@ -9,12 +9,12 @@
 
 /* A decoder of the Llama or Qwen3 family. */
 struct up_model {
-    char name[128];      // the preset's name, or the folder's last part
-    char family[16];     // "llama" or "qwen3"
+    char name[128];  // the preset's name, or the folder's last part
+    char family[16]; // "llama" or "qwen3"
     int64_t layers, hidden, ff, heads, kv_heads, head_dim, vocab;
     int64_t max_positions; // told, not enforced: RoPE extrapolates
-    bool qk_norm;        // per-head RMSNorm on queries and keys, before RoPE
-    bool tied;           // the head is the embedding
+    bool qk_norm;          // per-head RMSNorm on queries and keys, before RoPE
+    bool tied;             // the head is the embedding
     double norm_epsilon;
     double rope_theta;
     bool rope_llama3; // rope_type "llama3"; the four below apply
@@ -51,11 +51,11 @@ enum up_param_kind {
 struct up_param {
     enum up_param_kind kind;
     enum up_param_unit unit;
-    const char *label; // what the trace calls it, without "layers.N."
-    int layer;         // UP_UNIT_BLOCK only, else -1
-    int dims;          // 1 (rows) or 2 (rows x cols); two-dimensional ones decay
+    const char *label;  // what the trace calls it, without "layers.N."
+    int layer;          // UP_UNIT_BLOCK only, else -1
+    int dims;           // 1 (rows) or 2 (rows x cols); two-dimensional ones decay
     int64_t rows, cols; // cols is 1 for vectors
-    char hf_name[96];  // as Hugging Face calls it: "model.layers.3.self_attn.q_proj.weight"
+    char hf_name[96];   // as Hugging Face calls it: "model.layers.3.self_attn.q_proj.weight"
 };
 
 /* How many parameter tensors the model has, and the index-th of them: embedding, blocks in order,

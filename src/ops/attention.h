@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-/* Causal grouped-query attention over whole sequences, flash style: no [seq, seq] buffer (Dao et al.
- * 2022). Query head h attends with KV head (first_head_in_group + h) / group. Scores are scaled by
- * 1 / sqrt(head_dim). */
+/* Causal grouped-query attention over whole sequences, flash style: no [seq, seq] buffer (Dao et
+ * al. 2022). Query head h attends with KV head (first_head_in_group + h) / group. Scores are scaled
+ * by 1 / sqrt(head_dim). */
 struct up_attention_shape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int64_t group;               // query heads per KV head in the model
@@ -15,10 +15,10 @@ struct up_attention_shape {
 };
 
 struct up_attention_forward_args {
-    const void *q;    // [batch, seq, heads, head_dim]
+    const void *q;     // [batch, seq, heads, head_dim]
     const void *k, *v; // [batch, seq, kv_heads, head_dim]
-    void *o;          // like q
-    float *lse;       // [batch, heads, seq]: natural log of the sum of exp of the scaled scores
+    void *o;           // like q
+    float *lse;        // [batch, heads, seq]: natural log of the sum of exp of the scaled scores
     struct up_attention_shape shape;
     enum up_dtype dtype;
 };
@@ -26,9 +26,9 @@ struct up_attention_forward_args {
 struct up_attention_backward_args {
     const void *q, *k, *v, *o, *d_o; // as in forward
     const float *lse;
-    void *dq;       // like q; may be d_o
-    void *dk, *dv;  // like k and v: written, or with accumulate added to
-    void *scratch;  // up_scratch_attention_backward bytes
+    void *dq;      // like q; may be d_o
+    void *dk, *dv; // like k and v: written, or with accumulate added to
+    void *scratch; // up_scratch_attention_backward bytes
     bool accumulate;
     struct up_attention_shape shape;
     enum up_dtype dtype;

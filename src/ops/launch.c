@@ -2,7 +2,10 @@
 #include "ops/ops_impl.h"
 
 #define UP_OP(name)                                                                                \
-    static struct up_cost cost_##name(const void *args) { return up_cost_##name(args); }
+    static struct up_cost cost_##name(const void *args)                                            \
+    {                                                                                              \
+        return up_cost_##name(args);                                                               \
+    }
 #include "ops/ops.def"
 #undef UP_OP
 

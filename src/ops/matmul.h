@@ -13,8 +13,8 @@ struct up_matmul_args {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
     bool transpose_a, transpose_b;
-    float beta;           // 0: C is not read
-    enum up_dtype dtype;  // of A and B
+    float beta;            // 0: C is not read
+    enum up_dtype dtype;   // of A and B
     enum up_dtype c_dtype; // of C: dtype, or UP_F32 for weight gradients
 };
 

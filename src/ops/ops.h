@@ -2,9 +2,9 @@
  * launcher, and an implementation per device kind; ops.def is the list.
  *
  * Conventions
- *   Matrices are row-major; ld is the distance between rows, in elements. All extents are int64_t and
- *   may be 0. `dtype` is that of the activations and of the weights they meet (fp32 on cpu, bf16 on
- *   cuda); statistics, weight gradients and optimizer state are fp32, sums over a step fp64.
+ *   Matrices are row-major; ld is the distance between rows, in elements. All extents are int64_t
+ * and may be 0. `dtype` is that of the activations and of the weights they meet (fp32 on cpu, bf16
+ * on cuda); statistics, weight gradients and optimizer state are fp32, sums over a step fp64.
  *   Pointers may alias only where a comment says so.
  *   On cpu the result does not depend on the number of threads.
  */
@@ -29,8 +29,9 @@
 #include "ops/ops.def"
 #undef UP_OP
 
-/* Scratch bytes that an operation needs from its caller, a pure function of shapes and device kind. */
-int64_t up_scratch_attention_backward(enum up_device_kind kind, const struct up_attention_shape *shape,
-                                      bool accumulate);
+/* Scratch bytes that an operation needs from its caller, a pure function of shapes and device kind.
+ */
+int64_t up_scratch_attention_backward(enum up_device_kind kind,
+                                      const struct up_attention_shape *shape, bool accumulate);
 
 #endif

@@ -15,8 +15,8 @@ struct up_sum_squares_args {
  *   w -= lr decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon). */
 struct up_adamw_args {
-    float *weight, *m, *v;    // [count]
-    const float *gradient;    // [count]
+    float *weight, *m, *v;      // [count]
+    const float *gradient;      // [count]
     const double *norm_squared; // [1], of all gradients of the model
     int64_t count;
     int64_t t; // from 1

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* Rotary position embedding's frequencies. For pair i of head_dim / 2 (elements i and i + head_dim/2
- * form a pair): f = theta^(-2i / head_dim), and with llama3 scaling (Hugging Face's
+/* Rotary position embedding's frequencies. For pair i of head_dim / 2 (elements i and i +
+ * head_dim/2 form a pair): f = theta^(-2i / head_dim), and with llama3 scaling (Hugging Face's
  * modeling_rope_utils, rope_type "llama3"), w = 2 pi / f being the wavelength and o the original
  * length:
  *   w < o / high_freq:  f               w > o / low_freq:  f / factor
@@ -17,8 +17,9 @@ struct up_rope_config {
     double factor, low_freq, high_freq, original_length;
 };
 
-/* Angles are computed in the kernel: position * f is formed and reduced in double (at position 5M an
- * fp32 angle is off by a quarter of a radian, and a table of all positions would grow with them). */
+/* Angles are computed in the kernel: position * f is formed and reduced in double (at position 5M
+ * an fp32 angle is off by a quarter of a radian, and a table of all positions would grow with
+ * them). */
 double up_rope_frequency(const struct up_rope_config *config, int64_t pair, int64_t head_dim);
 
 /* Per row and head: n = RMSNorm over head_dim with `weight` (without weight n = x), then

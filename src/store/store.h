@@ -7,23 +7,24 @@
 
 #include <sqlite3.h>
 
-enum { UP_STORE_VERSION = 1 }; // schema.sql's user_version
+enum { UP_STORE_VERSION = 1 };       // schema.sql's user_version
 extern const char up_store_schema[]; // schema.sql, embedded at build time
 
 /* --- Writing -------------------------------------------------------------------------------------
  *
- * A store is written by one thread. Rows collect in transactions: up_store_commit ends one. Once the
- * disk fails, `failed` is told by up_store_failed and every call returns at once with UP_FAILED. */
+ * A store is written by one thread. Rows collect in transactions: up_store_commit ends one. Once
+ * the disk fails, `failed` is told by up_store_failed and every call returns at once with
+ * UP_FAILED. */
 struct up_store;
 
 struct up_store_meta {
     const char *key, *value;
 };
 
-/* Creates the database under a temporary name beside `path` with the schema, `meta` and the ranks in
- * it, then closes, renames and reopens it: `path` appears only when it is whole. An existing upipe
- * run.db is replaced; a file that is anything else is refused (UP_USAGE), as is a folder that cannot be
- * written. WAL, synchronous NORMAL. */
+/* Creates the database under a temporary name beside `path` with the schema, `meta` and the ranks
+ * in it, then closes, renames and reopens it: `path` appears only when it is whole. An existing
+ * upipe run.db is replaced; a file that is anything else is refused (UP_USAGE), as is a folder that
+ * cannot be written. WAL, synchronous NORMAL. */
 enum up_status up_store_create(const char *path, const struct up_store_meta *meta, int meta_count,
                                struct up_store **store, struct up_error *err);
 
@@ -37,31 +38,34 @@ enum up_status up_store_step_begin(struct up_store *store, int rank, const struc
 /* `same_as` negative: NULL. `peak_seq` 0: NULL. */
 enum up_status up_store_step_end(struct up_store *store, int rank, const struct up_event *event,
                                  int64_t same_as, uint64_t peak_seq);
-enum up_status up_store_usage(struct up_store *store, int rank, int64_t ns, int64_t device_used_bytes,
+enum up_status up_store_usage(struct up_store *store, int rank, int64_t ns,
+                              int64_t device_used_bytes,
                               int64_t host_rss_bytes); // negative: NULL
 enum up_status up_store_diagnostic(struct up_store *store, int rank, int64_t ns, const char *kind,
                                    const char *text);
 enum up_status up_store_commit(struct up_store *store);
-int up_store_pending(const struct up_store *store); // rows since the last commit
+int up_store_pending(const struct up_store *store);  // rows since the last commit
 int64_t up_store_rows(const struct up_store *store); // rows written in all
 
-int64_t up_store_memory_bytes(const struct up_store *store); // host memory held now, SQLite's included
+int64_t
+up_store_memory_bytes(const struct up_store *store); // host memory held now, SQLite's included
 
 bool up_store_failed(const struct up_store *store);
 const char *up_store_failure(const struct up_store *store); // what went wrong, one line
 
-/* Indexes, complete = 1 (if `complete`), and back to a single file without WAL. Frees the store in any
- * case; NULL is fine. */
+/* Indexes, complete = 1 (if `complete`), and back to a single file without WAL. Frees the store in
+ * any case; NULL is fine. */
 enum up_status up_store_finish(struct up_store *store, bool complete, struct up_error *err);
 
-/* Whose fault the connection's last failure is: UP_FAILED for memory, disk and system, UP_USAGE for the
- * file. */
+/* Whose fault the connection's last failure is: UP_FAILED for memory, disk and system, UP_USAGE for
+ * the file. */
 enum up_status up_store_status(sqlite3 *db);
 
-/* --- Reading ------------------------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------------------------------
+ */
 
-/* Opens a run.db of any released version, read only (a WAL left by a killed run is read too). UP_USAGE
- * with one line for what is not there, not SQLite, not upipe's, or from a newer upipe. */
+/* Opens a run.db of any released version, read only (a WAL left by a killed run is read too).
+ * UP_USAGE with one line for what is not there, not SQLite, not upipe's, or from a newer upipe. */
 enum up_status up_store_open(const char *path, sqlite3 **db, struct up_error *err);
 /* The value into `out`; false, and "" in it, where the key is missing. */
 bool up_store_meta_get(sqlite3 *db, const char *key, char *out, size_t size);

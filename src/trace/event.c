@@ -40,11 +40,12 @@ static uint64_t mix_label(uint64_t hash, const struct up_label *label)
     return mix_text(hash, label->name);
 }
 
-uint64_t up_event_hash(uint64_t before, bool alloc, enum up_space space, const struct up_label *label,
-                       enum up_category category, enum up_phase phase, int64_t bytes)
+uint64_t up_event_hash(uint64_t before, bool alloc, enum up_space space,
+                       const struct up_label *label, enum up_category category, enum up_phase phase,
+                       int64_t bytes)
 {
-    uint64_t what = (uint64_t)alloc | (uint64_t)space << 8 | (uint64_t)category << 16 |
-                    (uint64_t)phase << 24;
+    uint64_t what =
+        (uint64_t)alloc | (uint64_t)space << 8 | (uint64_t)category << 16 | (uint64_t)phase << 24;
     return mix_label(mix(mix(before, what), (uint64_t)bytes), label);
 }
 
@@ -60,14 +61,17 @@ uint64_t up_event_key(const struct up_event *event)
     uint64_t hash = mix(event->kind, event->phase);
     if (event->label.name) hash = mix_label(hash, &event->label);
     switch ((enum up_event_kind)event->kind) {
-    case UP_EVENT_ALLOC: hash = mix_shape(hash, event); // fall through
+    case UP_EVENT_ALLOC:
+        hash = mix_shape(hash, event); // fall through
     case UP_EVENT_FREE:
         hash = mix(hash, (uint64_t)event->tensor.bytes);
         hash = mix(hash, (uint64_t)event->tensor.space | (uint64_t)event->tensor.category << 8 |
                              (uint64_t)event->tensor.stream << 16);
         break;
     case UP_EVENT_RANGE_BEGIN:
-    case UP_EVENT_RANGE_END: hash = mix(hash, event->range.stream); break;
+    case UP_EVENT_RANGE_END:
+        hash = mix(hash, event->range.stream);
+        break;
     case UP_EVENT_KERNEL:
     case UP_EVENT_COPY:
     case UP_EVENT_COLLECTIVE:
@@ -75,7 +79,8 @@ uint64_t up_event_key(const struct up_event *event)
         hash = mix(hash, (uint64_t)event->work.stream | (uint64_t)event->work.from << 8 |
                              (uint64_t)event->work.to << 16);
         break;
-    default: break;
+    default:
+        break;
     }
     return hash;
 }

@@ -18,7 +18,7 @@ const char *const up_dtype_names[UP_DTYPE_COUNT] = {
 #undef UP_DTYPE
 };
 
-const int8_t up_dtype_bytes[UP_DTYPE_COUNT] = {
+const uint8_t up_dtype_bytes[UP_DTYPE_COUNT] = {
 #define UP_DTYPE(id, name, bytes) [UP_##id] = bytes,
 #include "trace/names.def"
 #undef UP_DTYPE

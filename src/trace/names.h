@@ -1,4 +1,5 @@
-/* The words of the trace: categories, phases, dtypes, streams and spaces, as enums with their names. */
+/* The words of the trace: categories, phases, dtypes, streams and spaces, as enums with their
+ * names. */
 #ifndef UP_TRACE_NAMES_H
 #define UP_TRACE_NAMES_H
 
@@ -46,6 +47,6 @@ extern const char *const up_phase_names[UP_PHASE_COUNT];
 extern const char *const up_dtype_names[UP_DTYPE_COUNT];
 extern const char *const up_stream_names[UP_STREAM_COUNT];
 extern const char *const up_space_names[UP_SPACE_COUNT];
-extern const int8_t up_dtype_bytes[UP_DTYPE_COUNT];
+extern const uint8_t up_dtype_bytes[UP_DTYPE_COUNT];
 
 #endif

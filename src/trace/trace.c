@@ -9,7 +9,8 @@ enum { CACHE_LINE = 64, FULL_NAP_NS = 20000 };
 struct up_trace {
     // Written by the rank's thread.
     _Alignas(CACHE_LINE) atomic_uint_fast64_t head;
-    uint64_t tail_seen; // the reader's index as last looked at: saves sharing its line on every push
+    uint64_t
+        tail_seen; // the reader's index as last looked at: saves sharing its line on every push
     atomic_uint_fast64_t waits;
     atomic_bool closed;
     // Written by the reader.
@@ -48,7 +49,10 @@ void up_trace_destroy(struct up_trace *trace)
     free(trace);
 }
 
-int up_trace_rank(const struct up_trace *trace) { return trace->rank; }
+int up_trace_rank(const struct up_trace *trace)
+{
+    return trace->rank;
+}
 
 // The slow path of a push: the ring is full. False when the reader has given up.
 static bool wait_for_room(struct up_trace *trace, uint64_t head)
@@ -83,7 +87,8 @@ int up_trace_take(struct up_trace *trace, struct up_event *events, int max)
     uint64_t tail = atomic_load_explicit(&trace->tail, memory_order_relaxed);
     uint64_t head = atomic_load_explicit(&trace->head, memory_order_acquire);
     int taken = 0;
-    for (; taken < max && tail != head; taken++, tail++) events[taken] = trace->events[tail & trace->mask];
+    for (; taken < max && tail != head; taken++, tail++)
+        events[taken] = trace->events[tail & trace->mask];
     atomic_store_explicit(&trace->tail, tail, memory_order_release);
     return taken;
 }

@@ -8,8 +8,8 @@
  *
  * Tracing off is a NULL `struct up_trace *`: every function here accepts it and returns at once.
  *
- * Strings in events are static (literals, or alive until the ring is destroyed): only the pointer is
- * stored. Times are nanoseconds since the run began, on the device's clock (device.h).
+ * Strings in events are static (literals, or alive until the ring is destroyed): only the pointer
+ * is stored. Times are nanoseconds since the run began, on the device's clock (device.h).
  */
 #ifndef UP_TRACE_TRACE_H
 #define UP_TRACE_TRACE_H
@@ -45,12 +45,12 @@ struct up_label {
 enum { UP_LABEL_TEXT = 96 };
 const char *up_label_text(char out[UP_LABEL_TEXT], const struct up_label *label);
 
-/* One event. `seq` counts this rank's events of the kinds ALLOC, FREE, RANGE_BEGIN and RANGE_END, from
- * 1; other kinds carry the count so far. `ns` is when it happened, or began. */
+/* One event. `seq` counts this rank's events of the kinds ALLOC, FREE, RANGE_BEGIN and RANGE_END,
+ * from 1; other kinds carry the count so far. `ns` is when it happened, or began. */
 struct up_event {
     _Alignas(64) uint8_t kind; // enum up_event_kind
-    uint8_t phase; // enum up_phase
-    int32_t step;  // -1 before the first
+    uint8_t phase;             // enum up_phase
+    int32_t step;              // -1 before the first
     uint64_t seq;
     int64_t ns;
     struct up_label label;
@@ -60,11 +60,11 @@ struct up_event {
             uint64_t storage;  // the id of the tensor whose bytes these were first
             uint64_t range_id; // the innermost open range, 0 outside
             int64_t bytes, reserved, offset;
-            uint32_t shape_low[UP_MAX_DIMS]; // low words of the dimensions ...
+            uint32_t shape_low[UP_MAX_DIMS];  // low words of the dimensions ...
             uint16_t shape_high[UP_MAX_DIMS]; // ... and the 16 bits above them
             uint8_t space, category, dtype, stream, dims;
             bool outlives_step; // allocated outside any step
-        } tensor; // ALLOC; FREE has id, storage, bytes, space, category and stream
+        } tensor;               // ALLOC; FREE has id, storage, bytes, space, category and stream
         struct {
             uint64_t id, parent; // parent 0: outermost
             uint8_t stream;
@@ -74,7 +74,7 @@ struct up_event {
             int64_t end_ns, bytes; // bytes moved; 0 for kernels
             double flops;
             uint8_t stream, from, to; // spaces, for copies
-        } work; // KERNEL, COPY, COLLECTIVE; label.name is the operation
+        } work;                       // KERNEL, COPY, COLLECTIVE; label.name is the operation
         struct {
             double loss, grad_norm; // NaN where there is none
             int64_t tokens, peak_bytes;
@@ -107,11 +107,13 @@ static inline int64_t up_event_dim(const struct up_event *event, int i)
  * repeats the one before" means. */
 uint64_t up_event_key(const struct up_event *event);
 
-/* The exactness contract's hash of a step: chained over its ALLOC and FREE events, from (kind, space,
- * label, category, phase, bytes) alone, so that it is equal between devices and processes. */
+/* The exactness contract's hash of a step: chained over its ALLOC and FREE events, from (kind,
+ * space, label, category, phase, bytes) alone, so that it is equal between devices and processes.
+ */
 #define UP_EVENT_HASH_START UINT64_C(0x75706970652d3031)
-uint64_t up_event_hash(uint64_t before, bool alloc, enum up_space space, const struct up_label *label,
-                       enum up_category category, enum up_phase phase, int64_t bytes);
+uint64_t up_event_hash(uint64_t before, bool alloc, enum up_space space,
+                       const struct up_label *label, enum up_category category, enum up_phase phase,
+                       int64_t bytes);
 
 /* One rank's ring. One thread pushes, one takes. */
 struct up_trace;

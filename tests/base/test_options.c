@@ -19,18 +19,43 @@ struct target {
 
 #define FIELD(name) offsetof(struct target, name)
 static const struct up_option table[] = {
-    {.name = "seq", .kind = UP_OPTION_SIZE, .field = FIELD(seq), .fallback = "8K", .min = 1,
-     .value = "TOKENS", .help = "", .off = "off"},
-    {.name = "steps", .kind = UP_OPTION_INTEGER, .field = FIELD(steps), .fallback = "10", .min = 1,
-     .max = 100, .value = "N", .help = ""},
-    {.name = "rate", .kind = UP_OPTION_REAL, .field = FIELD(rate), .fallback = "0.5", .real_max = 1,
-     .value = "R", .help = ""},
+    {.name = "seq",
+     .kind = UP_OPTION_SIZE,
+     .field = FIELD(seq),
+     .fallback = "8K",
+     .min = 1,
+     .value = "TOKENS",
+     .help = "",
+     .off = "off"},
+    {.name = "steps",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(steps),
+     .fallback = "10",
+     .min = 1,
+     .max = 100,
+     .value = "N",
+     .help = ""},
+    {.name = "rate",
+     .kind = UP_OPTION_REAL,
+     .field = FIELD(rate),
+     .fallback = "0.5",
+     .real_max = 1,
+     .value = "R",
+     .help = ""},
     {.name = "file", .kind = UP_OPTION_TEXT, .field = FIELD(file), .value = "FILE", .help = ""},
-    {.name = "kind", .kind = UP_OPTION_CHOICE, .field = FIELD(kind), .fallback = "a", .value = "a|bc|d",
+    {.name = "kind",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(kind),
+     .fallback = "a",
+     .value = "a|bc|d",
      .help = ""},
     {.name = "loud", .kind = UP_OPTION_FLAG, .field = FIELD(loud), .help = ""},
-    {.name = "keep", .kind = UP_OPTION_COUNTED, .field = FIELD(counted), .fallback = "none",
-     .value = "none|block|attn[:N]", .help = ""},
+    {.name = "keep",
+     .kind = UP_OPTION_COUNTED,
+     .field = FIELD(counted),
+     .fallback = "none",
+     .value = "none|block|attn[:N]",
+     .help = ""},
     {.name = "span", .kind = UP_OPTION_SPAN, .field = FIELD(span), .value = "A:B", .help = ""},
     {0}};
 
@@ -130,8 +155,8 @@ static void test_text_round_trips(void **state)
     (void)state;
     struct target target, again = {0};
     struct up_error error;
-    assert_int_equal(PARSE("--seq", "off", "--rate", "0.1", "--kind", "d", "--keep", "attn:12", "--span",
-                           "0:3", "--file", "x"),
+    assert_int_equal(PARSE("--seq", "off", "--rate", "0.1", "--kind", "d", "--keep", "attn:12",
+                           "--span", "0:3", "--file", "x"),
                      UP_OK);
     for (const struct up_option *option = table; option->name; option++) {
         char text[64];
@@ -159,8 +184,10 @@ static void test_trainer_table_is_sound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),           cmocka_unit_test(test_last_wins_and_off),
-        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_text_round_trips),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_last_wins_and_off),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_text_round_trips),
         cmocka_unit_test(test_trainer_table_is_sound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

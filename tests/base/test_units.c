@@ -11,9 +11,17 @@ static void test_sizes_that_parse(void **state)
     static const struct {
         const char *text;
         int64_t value;
-    } rows[] = {{"0", 0},           {"1", 1},          {"512K", 524288},   {"5M", 5242880},
-                {"1.5M", 1572864},  {"32k", 32768},    {"1KiB", 1024},     {"80GiB", 85899345920},
-                {"0.5K", 512},      {"12B", 12},       {"2T", 2199023255552},
+    } rows[] = {{"0", 0},
+                {"1", 1},
+                {"512K", 524288},
+                {"5M", 5242880},
+                {"1.5M", 1572864},
+                {"32k", 32768},
+                {"1KiB", 1024},
+                {"80GiB", 85899345920},
+                {"0.5K", 512},
+                {"12B", 12},
+                {"2T", 2199023255552},
                 {"9223372036854775807", INT64_MAX}};
     for (int i = 0; i < UP_COUNT(rows); i++) {
         int64_t value = -1;
@@ -25,13 +33,34 @@ static void test_sizes_that_parse(void **state)
 static void test_sizes_that_do_not(void **state)
 {
     (void)state;
-    static const char *const rows[] = {"", "K", "-1", "+1", " 1", "1 ", "1KB", "1kb", "1Ki", "1X",
-                                       "0x10", "1e3", "1.", ".5K", "1.3", "0.3K", "nan", "inf",
-                                       "9223372036854775808", "8388608T", "99999999999999999999",
-                                       "1.0000000000001K", "1,5K", "1KK"};
+    static const char *const rows[] = {"",
+                                       "K",
+                                       "-1",
+                                       "+1",
+                                       " 1",
+                                       "1 ",
+                                       "1KB",
+                                       "1kb",
+                                       "1Ki",
+                                       "1X",
+                                       "0x10",
+                                       "1e3",
+                                       "1.",
+                                       ".5K",
+                                       "1.3",
+                                       "0.3K",
+                                       "nan",
+                                       "inf",
+                                       "9223372036854775808",
+                                       "8388608T",
+                                       "99999999999999999999",
+                                       "1.0000000000001K",
+                                       "1,5K",
+                                       "1KK"};
     for (int i = 0; i < UP_COUNT(rows); i++) {
         int64_t value = 77;
-        if (up_parse_size(rows[i], &value)) fail_msg("'%s' is taken for %lld", rows[i], (long long)value);
+        if (up_parse_size(rows[i], &value))
+            fail_msg("'%s' is taken for %lld", rows[i], (long long)value);
         assert_int_equal(value, 77);
     }
 }

@@ -58,7 +58,8 @@ static inline void file_write(const char *path, const void *bytes, size_t size)
 static inline void file_write_text(const char *path, size_t size)
 {
     char *bytes = malloc(size);
-    for (size_t i = 0; i < size; i++) bytes[i] = (char)("etaoin shrdlu\n"[up_random_u64(9, 9, i) % 14]);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (char)("etaoin shrdlu\n"[up_random_u64(9, 9, i) % 14]);
     file_write(path, bytes, size);
     free(bytes);
 }

@@ -11,16 +11,18 @@ static void check_database(const char *path)
     sqlite3 *db = NULL;
     sqlite3_stmt *statement = NULL;
     assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &statement, NULL),
+                     SQLITE_OK);
     assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
     assert_string_equal(sqlite3_column_text(statement, 0), "ok");
     sqlite3_finalize(statement);
     // No life ends before it begins, no step out of order.
-    assert_int_equal(sqlite3_prepare_v2(db,
-                                        "SELECT (SELECT count(*) FROM tensor WHERE free_seq <= alloc_seq) + "
-                                        "(SELECT count(*) FROM range WHERE end_seq <= begin_seq)",
-                                        -1, &statement, NULL),
-                     SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(db,
+                           "SELECT (SELECT count(*) FROM tensor WHERE free_seq <= alloc_seq) + "
+                           "(SELECT count(*) FROM range WHERE end_seq <= begin_seq)",
+                           -1, &statement, NULL),
+        SQLITE_OK);
     assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
     assert_int_equal(sqlite3_column_int(statement, 0), 0);
     sqlite3_finalize(statement);
@@ -39,8 +41,8 @@ static void test_killed_at_random(void **state)
         snprintf(out, sizeof out, "%s/out", folder);
         snprintf(err, sizeof err, "%s/err", folder);
         file_write_text(data, 3000);
-        const char *words[] = {"--data", data, "--seq", "32", "--steps", "100000", "--trace", trace,
-                               "--threads", "1", NULL};
+        const char *words[] = {"--data",  data,  "--seq",     "32", "--steps", "100000",
+                               "--trace", trace, "--threads", "1",  NULL};
         pid_t pid = program_start("upipe-train", words, out, err);
         // Most within the first moments, where the file comes into being; some well into training.
         uint64_t random = up_random_u64(11, 0, (uint64_t)round);

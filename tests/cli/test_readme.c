@@ -35,7 +35,8 @@ static void check_section(const char *program, const struct up_option *table)
     begin = strchr(begin, '\n') + 1;
     char *end = strstr(begin, "<!-- end -->");
     assert_non_null(end);
-    bool same = (size_t)(end - begin) == strlen(expected) && !memcmp(begin, expected, strlen(expected));
+    bool same =
+        (size_t)(end - begin) == strlen(expected) && !memcmp(begin, expected, strlen(expected));
     if (!same && getenv("UP_UPDATE_README")) {
         FILE *out = fopen(path, "wb");
         fwrite(readme, 1, (size_t)(begin - readme), out);
@@ -46,7 +47,8 @@ static void check_section(const char *program, const struct up_option *table)
     }
     free(readme);
     free(expected);
-    if (!same) fail_msg("README.md's options of %s are not the program's: UP_UPDATE_README=1", program);
+    if (!same)
+        fail_msg("README.md's options of %s are not the program's: UP_UPDATE_README=1", program);
 }
 
 static void test_trainer_options(void **state)

@@ -15,7 +15,8 @@ static void test_json_log(void **state)
     snprintf(data, sizeof data, "%s/data", folder);
     snprintf(log, sizeof log, "%s/log", folder);
     file_write_text(data, 300);
-    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "3", "--json-log", log);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "3",
+                "--json-log", log);
     assert_int_equal(program.status, 0);
     FILE *file = fopen(log, "r");
     assert_non_null(file);
@@ -44,8 +45,8 @@ static void test_dry_needs_no_data(void **state)
     char folder[32], log[64], line[4096];
     folder_make(folder);
     snprintf(log, sizeof log, "%s/log", folder);
-    program_run(&program, "upipe-train", "--device", "dry", "--model", "llama3-8b", "--seq", "1M", "--data",
-                "/nowhere", "--steps", "2", "--json-log", log);
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "llama3-8b", "--seq", "1M",
+                "--data", "/nowhere", "--steps", "2", "--json-log", log);
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "forecast"));
     file_read(log, line, sizeof line);
@@ -72,8 +73,8 @@ static void test_seed(void **state)
     snprintf(log, sizeof log, "%s/log", folder);
     file_write_text(data, 200);
     for (int i = 0; i < 3; i++) {
-        program_run(&program, "upipe-train", "--data", data, "--seq", "48", "--steps", "1", "--seed",
-                    seeds[i], "--json-log", log);
+        program_run(&program, "upipe-train", "--data", data, "--seq", "48", "--steps", "1",
+                    "--seed", seeds[i], "--json-log", log);
         assert_int_equal(program.status, 0);
         file_read(log, i ? again : first, sizeof first);
         json_t *root = json_loads(i ? again : first, JSON_DISABLE_EOF_CHECK, NULL);
@@ -139,8 +140,8 @@ static void test_refusals(void **state)
     };
     for (int i = 0; i < UP_COUNT(rows); i++) {
         // Good options before; of one given twice the last wins.
-        const char *words[24] = {"--data", data, "--seq", "64", "--steps", "1", "--trace", trace,
-                                 "--json-log", log};
+        const char *words[24] = {"--data", data,      "--seq", "64",         "--steps",
+                                 "1",      "--trace", trace,   "--json-log", log};
         memcpy(words + 10, rows[i].words, sizeof rows[i].words);
         program_run_words(&program, "upipe-train", words);
         program_must_refuse(&program, rows[i].says);
@@ -184,8 +185,8 @@ static void test_trace_and_report(void **state)
     snprintf(trace, sizeof trace, "%s/run.db", folder);
     file_write_text(data, 300);
     for (int i = 0; i < 2; i++) {
-        program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "5", "--trace",
-                    trace);
+        program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "5",
+                    "--trace", trace);
         assert_int_equal(program.status, 0);
         assert_int_equal(folder_count(folder), 2);
     }

@@ -1,5 +1,5 @@
-/* Streams and events: the stream test mode honours every order that is asked for, shows those that are
- * not, and the dry device's clocks say when things would have run. */
+/* Streams and events: the stream test mode honours every order that is asked for, shows those that
+ * are not, and the dry device's clocks say when things would have run. */
 #include "mem/mem.h"
 
 #include <setjmp.h>
@@ -19,10 +19,12 @@ static void run_set(const void *args)
     *set->to = set->from ? *set->from : set->value;
 }
 
-static void set(struct up_device *device, enum up_stream stream, int *to, const int *from, int value)
+static void set(struct up_device *device, enum up_stream stream, int *to, const int *from,
+                int value)
 {
     struct set_args args = {to, from, value};
-    device->ops->launch(device, stream, (union up_run){.cpu = run_set}, &args, sizeof args, &(struct up_cost){0});
+    device->ops->launch(device, stream, (union up_run){.cpu = run_set}, &args, sizeof args,
+                        &(struct up_cost){0});
 }
 
 // compute: a = seed;  copy-out waits, b = a;  compute waits, a = 0.
@@ -34,10 +36,12 @@ static int relay(uint64_t seed, bool wait)
     assert_non_null(device);
     set(device, UP_STREAM_COMPUTE, &a, NULL, 7);
     if (wait)
-        device->ops->wait(device, UP_STREAM_COPY_OUT, device->ops->now_in(device, UP_STREAM_COMPUTE));
+        device->ops->wait(device, UP_STREAM_COPY_OUT,
+                          device->ops->now_in(device, UP_STREAM_COMPUTE));
     set(device, UP_STREAM_COPY_OUT, &b, &a, 0);
     if (wait)
-        device->ops->wait(device, UP_STREAM_COMPUTE, device->ops->now_in(device, UP_STREAM_COPY_OUT));
+        device->ops->wait(device, UP_STREAM_COMPUTE,
+                          device->ops->now_in(device, UP_STREAM_COPY_OUT));
     set(device, UP_STREAM_COMPUTE, &a, NULL, 0);
     up_device_destroy(device);
     return b;
@@ -69,7 +73,8 @@ static void test_reuse_across_streams_waits(void **state)
         struct up_rank rank;
         int seen = -1, slow = 0;
         struct up_device *device = up_device_cpu_create(1, seed, &error);
-        assert_int_equal(up_rank_init(&rank, 0, device, NULL, (int64_t[]){256, 256}, &error), UP_OK);
+        assert_int_equal(up_rank_init(&rank, 0, device, NULL, (int64_t[]){256, 256}, &error),
+                         UP_OK);
         struct up_tensor *a = up_alloc(&rank, UP_TAG(MLP, "a"), UP_I32, UP_SHAPE(1));
         set(device, UP_STREAM_COMPUTE, a->data, NULL, 5);
         up_stream_wait(&rank, UP_STREAM_COPY_OUT, UP_STREAM_COMPUTE);
@@ -94,8 +99,11 @@ static void test_dry_clock(void **state)
 {
     (void)state;
     struct up_error error = {0};
-    struct up_machine machine = {.name = "test", .flops = {1e9, 1e9, 1e9, 0}, .memory_bytes_per_s = 1e9,
-                                 .to_host_bytes_per_s = 1e9, .from_host_bytes_per_s = 2e9,
+    struct up_machine machine = {.name = "test",
+                                 .flops = {1e9, 1e9, 1e9, 0},
+                                 .memory_bytes_per_s = 1e9,
+                                 .to_host_bytes_per_s = 1e9,
+                                 .from_host_bytes_per_s = 2e9,
                                  .link_bytes_per_s = 1e8,
                                  .launch_s = 1e-6};
     struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
@@ -109,13 +117,13 @@ static void test_dry_clock(void **state)
     struct up_interval second = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &tiny);
     assert_int_equal(second.end_ns - second.begin_ns, 1000);
     // Another stream runs beside it until told to wait.
-    struct up_interval beside = ops->copy(device, UP_STREAM_COPY_OUT, NULL, UP_SPACE_HOST, NULL,
-                                          UP_SPACE_DEVICE, 1000000);
+    struct up_interval beside =
+        ops->copy(device, UP_STREAM_COPY_OUT, NULL, UP_SPACE_HOST, NULL, UP_SPACE_DEVICE, 1000000);
     assert_int_equal(beside.begin_ns, 0);
     assert_int_equal(beside.end_ns, 1000000);
     ops->wait(device, UP_STREAM_COPY_IN, ops->now_in(device, UP_STREAM_COMPUTE));
-    struct up_interval after = ops->copy(device, UP_STREAM_COPY_IN, NULL, UP_SPACE_DEVICE, NULL,
-                                         UP_SPACE_HOST, 1000000);
+    struct up_interval after =
+        ops->copy(device, UP_STREAM_COPY_IN, NULL, UP_SPACE_DEVICE, NULL, UP_SPACE_HOST, 1000000);
     assert_int_equal(after.begin_ns, second.end_ns);
     assert_int_equal(after.end_ns, second.end_ns + 500000);
     assert_int_equal(ops->clock_ns(device), second.end_ns);

@@ -18,8 +18,8 @@
 
 #if UPIPE_CUDA
 
-// Two roundings to bf16 (of dS and of the result), 2^-8 of a value each at most: on a few tokens they do
-// not average out.
+// Two roundings to bf16 (of dS and of the result), 2^-8 of a value each at most: on a few tokens
+// they do not average out.
 static const double TOLERANCE = 2 * 0x1p-8, LSE_TOLERANCE = 2e-5;
 enum { GUARD = 4096 }; // bytes behind the scratch
 

@@ -1,5 +1,5 @@
-/* The step on GPUs against the fp64 reference: loss and gradients of every fixture, on 1, 2 and 4 GPUs and
- * on every rung of the ladder, and the event list against the dry device's. */
+/* The step on GPUs against the fp64 reference: loss and gradients of every fixture, on 1, 2 and 4
+ * GPUs and on every rung of the ladder, and the event list against the dry device's. */
 #include "tests/trainer/fixture.h"
 
 #if UPIPE_CUDA
@@ -12,9 +12,15 @@ static void use_own_attention(struct bench *bench)
         up_cuda_attention_force_own(up_device_cuda_launch(bench->member[r].seat->device), true);
 }
 #else
-static void use_own_attention(struct bench *bench) { (void)bench; }
+static void use_own_attention(struct bench *bench)
+{
+    (void)bench;
+}
 
-static int up_device_cuda_count(void) { return 0; }
+static int up_device_cuda_count(void)
+{
+    return 0;
+}
 #endif
 
 static void need_gpus(int count)
@@ -28,7 +34,8 @@ enum { RUNGS = 8 };
 static const char *const rung_names[RUNGS] = {"none",    "fsdp",  "ulysses", "checkpoint",
                                               "offload", "tiled", "upipe",   "attn"};
 
-// As --stack has it, but for tiles that a fixture is long enough for; "attn" is upipe with attention kept.
+// As --stack has it, but for tiles that a fixture is long enough for; "attn" is upipe with
+// attention kept.
 static struct up_config rung_config(const struct fixture *fixture, int rung, int64_t ranks)
 {
     struct up_config config = plain_config();
@@ -103,8 +110,9 @@ static void check_ranks(int ranks)
             struct up_config config = rung_config(&fixture, rung, ranks);
             if (config.model.heads % config.cp) continue;
             struct errors got = measure(&fixture, &config);
-            printf("%-26s %d GPUs %-10s loss %.1e gradients %.1e (none %.1e) %s\n", fixture_names[i],
-                   ranks, rung_names[rung], got.loss, got.gradient, none.gradient, got.worst);
+            printf("%-26s %d GPUs %-10s loss %.1e gradients %.1e (none %.1e) %s\n",
+                   fixture_names[i], ranks, rung_names[rung], got.loss, got.gradient, none.gradient,
+                   got.worst);
             assert_true(got.loss <= 2e-3);
             assert_true(got.gradient <= 2e-2 || got.gradient <= 1.7 * none.gradient);
             check_dry(&config, &got);
@@ -113,11 +121,24 @@ static void check_ranks(int ranks)
     }
 }
 
-static void test_one_gpu(void **state) { (void)state; check_ranks(1); }
-static void test_two_gpus(void **state) { (void)state; check_ranks(2); }
-static void test_four_gpus(void **state) { (void)state; check_ranks(4); }
+static void test_one_gpu(void **state)
+{
+    (void)state;
+    check_ranks(1);
+}
+static void test_two_gpus(void **state)
+{
+    (void)state;
+    check_ranks(2);
+}
+static void test_four_gpus(void **state)
+{
+    (void)state;
+    check_ranks(4);
+}
 
-/* --- A longer run --------------------------------------------------------------------------------- */
+/* --- A longer run
+ * --------------------------------------------------------------------------------- */
 
 enum { CURVE_STEPS = 50, CURVE_SEQ = 11 };
 
@@ -125,8 +146,8 @@ static void run_curve(const struct fixture *fixture, const struct up_config *con
                       enum up_device_kind kind, bool deterministic, double *loss)
 {
     static struct bench bench;
-    static const struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-                                          .decay = 0.1, .clip = 1};
+    static const struct up_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
     bench_open(&bench, config, kind, 0);
     if (deterministic) use_own_attention(&bench);
     fixture_load_weights(fixture, &bench);

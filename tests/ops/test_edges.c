@@ -203,8 +203,8 @@ static int64_t scratch(enum up_device_kind kind, int64_t batch, int64_t seq, int
     return up_scratch_attention_backward(kind, &shape, accumulate);
 }
 
-/* cuDNN's figures were measured on an H200: accumulator, softmax sums, workspace; dk and dv where they
- * are to be added. */
+/* cuDNN's figures were measured on an H200: accumulator, softmax sums, workspace; dk and dv where
+ * they are to be added. */
 static void test_scratch_of_attention(void **state)
 {
     (void)state;

@@ -159,7 +159,8 @@ static void test_odd_rows(void **state)
 }
 
 // The last step that ended, of its lowest rank with kernels; nothing where there is none.
-// A GPU's rows say what was given when, not how long it took: no time is told, rather than idleness.
+// A GPU's rows say what was given when, not how long it took: no time is told, rather than
+// idleness.
 static void test_rows_without_times(void **state)
 {
     (void)state;

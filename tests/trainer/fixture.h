@@ -1,5 +1,5 @@
-/* A reference model of tests/data with a trainer on it: weights, tokens, and what PyTorch computed in
- * fp64 (expected.json, grads.safetensors). */
+/* A reference model of tests/data with a trainer on it: weights, tokens, and what PyTorch computed
+ * in fp64 (expected.json, grads.safetensors). */
 #ifndef UP_TESTS_TRAINER_FIXTURE_H
 #define UP_TESTS_TRAINER_FIXTURE_H
 
@@ -56,8 +56,8 @@ struct bench {
 
 static inline struct up_config plain_config(void)
 {
-    return (struct up_config){.as = UP_DEVICE_CPU, .dtype = UP_F32, .batch = 1, .accum = 1, .cp = 1,
-                              .dp = 1};
+    return (struct up_config){
+        .as = UP_DEVICE_CPU, .dtype = UP_F32, .batch = 1, .accum = 1, .cp = 1, .dp = 1};
 }
 
 static inline void *bench_thread(void *argument)
@@ -75,8 +75,8 @@ static inline void *bench_thread(void *argument)
 
 /* Runs `run` on every rank at once; the first failure's status and text. */
 static inline enum up_status bench_try(struct bench *bench,
-                                       enum up_status (*run)(struct member *, void *), void *argument,
-                                       struct up_error *error)
+                                       enum up_status (*run)(struct member *, void *),
+                                       void *argument, struct up_error *error)
 {
     bench->run = run;
     bench->argument = argument;
@@ -108,8 +108,8 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
     int number = (int)(member - bench->member);
     struct up_trace *const *traces = argument;
     UP_TRY(up_group_join(&bench->group, number, err));
-    UP_TRY(up_rank_init(&member->rank, number, member->seat->device, traces ? traces[number] : NULL, NULL,
-                        err));
+    UP_TRY(up_rank_init(&member->rank, number, member->seat->device, traces ? traces[number] : NULL,
+                        NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &bench->config, member->seat->world,
                            member->seat->cp, err));
     UP_TRY(up_trainer_plan(&bench->config, number, &member->plan, NULL, err));
@@ -184,7 +184,10 @@ static inline void fixture_open(struct fixture *fixture, const char *name)
     fixture->seq = json_integer_value(json_object_get(fixture->expected, "seq"));
 }
 
-static inline void fixture_close(struct fixture *fixture) { json_decref(fixture->expected); }
+static inline void fixture_close(struct fixture *fixture)
+{
+    json_decref(fixture->expected);
+}
 
 static inline double fixture_number(const json_t *object, const char *key)
 {
@@ -224,8 +227,9 @@ static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct 
             int64_t a = i / c->batch, b = i % c->batch, here = 0;
             int64_t k = ((step * c->accum + a) * c->dp + trainer->dp_rank) * c->batch + b;
             must(up_data_slice(data, k, up_config_first_token(c, trainer->cp_rank),
-                               up_config_tokens(c, trainer->cp_rank), up_trainer_inputs(trainer, a, b),
-                               up_trainer_targets(trainer, a, b), &here, &error));
+                               up_config_tokens(c, trainer->cp_rank),
+                               up_trainer_inputs(trainer, a, b), up_trainer_targets(trainer, a, b),
+                               &here, &error));
             counted += here;
         }
     }
@@ -236,7 +240,8 @@ static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct 
 /* Before the first step, when all that outlives steps is there. */
 static inline enum up_status use_plan(struct member *member)
 {
-    return member->rank.plan ? UP_OK : up_rank_use_plan(&member->rank, &member->plan, &member->error);
+    return member->rank.plan ? UP_OK
+                             : up_rank_use_plan(&member->rank, &member->plan, &member->error);
 }
 
 struct gradients_call {
@@ -278,8 +283,9 @@ static inline void read_device(struct member *member, float *out, const struct u
 {
     struct up_device *device = member->seat->device;
     up_device_bind(device);
-    device->ops->copy(device, UP_STREAM_COMPUTE, out, UP_SPACE_HOST, (const float *)tensor->data + at,
-                      tensor->space, count * (int64_t)sizeof *out);
+    device->ops->copy(device, UP_STREAM_COMPUTE, out, UP_SPACE_HOST,
+                      (const float *)tensor->data + at, tensor->space,
+                      count * (int64_t)sizeof *out);
     up_stream_synchronize(&member->rank, UP_STREAM_COMPUTE);
 }
 
@@ -289,7 +295,8 @@ static inline void collect_gradient(struct bench *bench, const struct up_param *
     for (int r = 0; r < bench->count; r++) {
         const struct up_unit *unit = up_units_of(&bench->member[r].trainer.units, param);
         struct up_part part = up_unit_part(unit, param);
-        if (part.count) read_device(&bench->member[r], out + part.first, unit->grads, part.at, part.count);
+        if (part.count)
+            read_device(&bench->member[r], out + part.first, unit->grads, part.at, part.count);
     }
 }
 

@@ -5,8 +5,8 @@
 
 #include <omp.h>
 
-static const struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-                                      .decay = 0.1, .clip = 1};
+static const struct up_hyper hyper = {
+    .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
 
 struct outcome {
     uint64_t hash;
@@ -39,13 +39,15 @@ static struct outcome run(const struct up_config *config, const struct fixture *
             const struct up_tensor *staging = bench.member[r].trainer.tokens_host;
             memset(staging->data, 0, (size_t)staging->bytes);
         }
-        if (kind != UP_DEVICE_DRY && fixture)
-            fixture_load_tokens(fixture, &bench, call.step);
+        if (kind != UP_DEVICE_DRY && fixture) fixture_load_tokens(fixture, &bench, call.step);
         bench_run(&bench, run_step, &call);
         if (call.step == 0) first_hash = usage->event_hash;
     }
-    struct outcome outcome = {usage->event_hash, usage->peak_bytes[UP_SPACE_DEVICE],
-                              usage->peak_bytes[UP_SPACE_HOST], usage->events, call.result.loss,
+    struct outcome outcome = {usage->event_hash,
+                              usage->peak_bytes[UP_SPACE_DEVICE],
+                              usage->peak_bytes[UP_SPACE_HOST],
+                              usage->events,
+                              call.result.loss,
                               call.result.grad_norm};
     assert_true(first_hash == outcome.hash);
     assert_int_equal(bench.member[0].rank.range_depth, 0);
@@ -145,8 +147,9 @@ static void test_chaos_is_exact(void **state)
             struct outcome chaos = run(&config, &fixture, UP_DEVICE_CPU, (uint64_t)seed);
             assert_true(chaos.hash == plain.hash);
             if (chaos.loss != plain.loss || chaos.norm != plain.norm)
-                fail_msg("seed %d, variant %d: loss %.17g and norm %.17g instead of %.17g and %.17g",
-                         seed, variant, chaos.loss, chaos.norm, plain.loss, plain.norm);
+                fail_msg(
+                    "seed %d, variant %d: loss %.17g and norm %.17g instead of %.17g and %.17g",
+                    seed, variant, chaos.loss, chaos.norm, plain.loss, plain.norm);
         }
     }
     fixture_close(&fixture);

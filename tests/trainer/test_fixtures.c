@@ -1,5 +1,5 @@
-/* The step against PyTorch: loss, gradients and six AdamW steps of every fixture, plain and with each
- * technique that changes how the step computes but not what. */
+/* The step against PyTorch: loss, gradients and six AdamW steps of every fixture, plain and with
+ * each technique that changes how the step computes but not what. */
 #include "tests/trainer/fixture.h"
 
 static struct up_config config_for(const struct fixture *fixture)
@@ -25,7 +25,8 @@ static void check_gradients(const struct fixture *fixture, const struct up_confi
     if (getenv("UP_SHOW"))
         printf("%s %s: loss %.2e, gradients %.2e (%s)\n", fixture->folder, what, loss_error,
                grad_error, worst);
-    if (!(loss_error <= 1e-6)) fail_msg("%s %s: loss is off by %g", fixture->folder, what, loss_error);
+    if (!(loss_error <= 1e-6))
+        fail_msg("%s %s: loss is off by %g", fixture->folder, what, loss_error);
     if (!(grad_error <= 1e-5))
         fail_msg("%s %s: %s is off by %g", fixture->folder, what, worst, grad_error);
     // Everything of the step is gone but what outlives it.
@@ -78,8 +79,8 @@ static void test_technique_gradients(void **state)
 static void check_curve(const struct fixture *fixture, const struct up_config *config)
 {
     static struct bench bench;
-    struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1,
-                             .clip = 1};
+    struct up_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
     const json_t *adamw = json_object_get(fixture->expected, "adamw");
     const json_t *curve = json_object_get(adamw, "curve");
     assert_true(fixture_number(adamw, "lr") == hyper.lr);
@@ -88,9 +89,8 @@ static void check_curve(const struct fixture *fixture, const struct up_config *c
     fixture_load_weights(fixture, &bench);
     for (int64_t step = 0; step < 6; step++) {
         const json_t *point = json_array_get(curve, (size_t)step);
-        struct step_call call = {.step = step,
-                                 .counted = fixture_load_tokens(fixture, &bench, step),
-                                 .hyper = &hyper};
+        struct step_call call = {
+            .step = step, .counted = fixture_load_tokens(fixture, &bench, step), .hyper = &hyper};
         bench_run(&bench, run_step, &call);
         struct up_step_result result = call.result;
         double loss = fixture_number(point, "loss"), norm = fixture_number(point, "grad_norm");

@@ -1,7 +1,7 @@
-/* How lean the full stack is, forecast for llama3-8b: device memory outside parameters, gradients and
- * optimizer state, per phase, in units of u = one hidden-size tensor of the local tokens. The figure is
- * what grows with the sequence: the difference between two lengths; what does not grow is held to a
- * bound of its own. docs/memory.md explains the formula. */
+/* How lean the full stack is, forecast for llama3-8b: device memory outside parameters, gradients
+ * and optimizer state, per phase, in units of u = one hidden-size tensor of the local tokens. The
+ * figure is what grows with the sequence: the difference between two lengths; what does not grow is
+ * held to a bound of its own. docs/memory.md explains the formula. */
 #include "tests/trainer/fixture.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,8 @@ struct watcher {
 
 static bool counts(const struct up_event *event)
 {
-    return event->tensor.space == UP_SPACE_DEVICE && event->tensor.category != UP_CATEGORY_PARAMETER &&
+    return event->tensor.space == UP_SPACE_DEVICE &&
+           event->tensor.category != UP_CATEGORY_PARAMETER &&
            event->tensor.category != UP_CATEGORY_GRADIENT &&
            event->tensor.category != UP_CATEGORY_OPTIMIZER;
 }
@@ -111,8 +112,8 @@ static struct formula formula_of(int64_t ranks, enum up_checkpoint checkpoint, e
     double grows = (bytes[1] - bytes[0]) / (u[1] - u[0]);
     struct formula formula = {grows, bytes[0] - grows * u[0]};
     printf("%d ranks, checkpoint %s, %s: %.3f u + %.2f GiB\n", (int)ranks,
-           checkpoint == UP_CHECKPOINT_BLOCK ? "block" : "attn", up_phase_names[phase], formula.grows,
-           formula.fixed / (1 << 30));
+           checkpoint == UP_CHECKPOINT_BLOCK ? "block" : "attn", up_phase_names[phase],
+           formula.grows, formula.fixed / (1 << 30));
     return formula;
 }
 
@@ -140,8 +141,8 @@ static void test_eighth_of_the_heads(void **state)
     check(4, UP_CHECKPOINT_ATTN, UP_PHASE_BACKWARD, 4.6);
 }
 
-// The published run: 51.1 GiB per GPU at 3M tokens on eight; here at most 37, and 52 at 5M. Qwen3-32B on
-// sixteen, out of memory at 5M there: here at most 70 GiB.
+// The published run: 51.1 GiB per GPU at 3M tokens on eight; here at most 37, and 52 at 5M.
+// Qwen3-32B on sixteen, out of memory at 5M there: here at most 70 GiB.
 static void test_published_ladder(void **state)
 {
     (void)state;
@@ -149,7 +150,8 @@ static void test_published_ladder(void **state)
         const char *model;
         int64_t ranks, seq;
         double most;
-    } rows[] = {{"llama3-8b", 8, 3 << 20, 37}, {"llama3-8b", 8, 5 << 20, 52},
+    } rows[] = {{"llama3-8b", 8, 3 << 20, 37},
+                {"llama3-8b", 8, 5 << 20, 52},
                 {"qwen3-32b", 16, 5 << 20, 70}};
     for (int i = 0; i < UP_COUNT(rows); i++) {
         static struct bench bench;

@@ -1,18 +1,31 @@
 /* Every technique in any combination, on 1 to 4 ranks: loss and gradients are those of the plain
  * single-rank step, and rank 0's event list is the dry device's.
  *
- * All combinations that are legal are made from the axes below. UP_TEST_ALL=1 runs every one of them (a
- * hundred and thirty thousand), UP_TEST_ALL=N every N-th; otherwise a cover: every pair of values of two axes that is legal anywhere is
- * run at least once. */
+ * All combinations that are legal are made from the axes below. UP_TEST_ALL=1 runs every one of
+ * them (a hundred and thirty thousand), UP_TEST_ALL=N every N-th; otherwise a cover: every pair of
+ * values of two axes that is legal anywhere is run at least once. */
 #include "tests/trainer/fixture.h"
 
 enum { SEQ = 29 }; // divisible by no rank count or tile
 
-/* --- Axes ----------------------------------------------------------------------------------------- */
+/* --- Axes
+ * ----------------------------------------------------------------------------------------- */
 
 enum axis {
-    CP, DP, ACCUM, BATCH, FSDP, CHECKPOINT, ATTN_LAYERS, OFFLOAD, OPTIMIZER, TILE_MLP, TILE_LOSS,
-    TILE_ATTN, UPIPE, AXES
+    CP,
+    DP,
+    ACCUM,
+    BATCH,
+    FSDP,
+    CHECKPOINT,
+    ATTN_LAYERS,
+    OFFLOAD,
+    OPTIMIZER,
+    TILE_MLP,
+    TILE_LOSS,
+    TILE_ATTN,
+    UPIPE,
+    AXES
 };
 enum { MAX_VALUES = 4 };
 
@@ -20,10 +33,10 @@ static const struct {
     int count;
     int64_t value[MAX_VALUES]; // UPIPE: the index among the legal stage heads
 } axes[AXES] = {
-    [CP] = {4, {1, 2, 3, 4}},    [DP] = {3, {1, 2, 3}},          [ACCUM] = {2, {1, 2}},
-    [BATCH] = {2, {1, 2}},       [FSDP] = {2, {0, 1}},           [CHECKPOINT] = {3, {0, 1, 2}},
-    [ATTN_LAYERS] = {2, {1, 99}}, [OFFLOAD] = {3, {0, 1, 99}},   [OPTIMIZER] = {2, {0, 1}},
-    [TILE_MLP] = {3, {0, 4, 99}}, [TILE_LOSS] = {2, {0, 5}},     [TILE_ATTN] = {2, {0, 3}},
+    [CP] = {4, {1, 2, 3, 4}},     [DP] = {3, {1, 2, 3}},       [ACCUM] = {2, {1, 2}},
+    [BATCH] = {2, {1, 2}},        [FSDP] = {2, {0, 1}},        [CHECKPOINT] = {3, {0, 1, 2}},
+    [ATTN_LAYERS] = {2, {1, 99}}, [OFFLOAD] = {3, {0, 1, 99}}, [OPTIMIZER] = {2, {0, 1}},
+    [TILE_MLP] = {3, {0, 4, 99}}, [TILE_LOSS] = {2, {0, 5}},   [TILE_ATTN] = {2, {0, 3}},
     [UPIPE] = {4, {0, 1, 2, 3}},
 };
 
@@ -36,7 +49,8 @@ static int64_t value(const struct choice *choice, enum axis axis)
     return axes[axis].value[choice->index[axis]];
 }
 
-// The n-th smallest legal number of stage heads; the last is the number of heads. 0: there are fewer.
+// The n-th smallest legal number of stage heads; the last is the number of heads. 0: there are
+// fewer.
 static int64_t stage_heads(const struct up_model *model, int64_t cp, int64_t n)
 {
     for (int64_t u = cp; u <= model->heads; u += cp)
@@ -45,7 +59,8 @@ static int64_t stage_heads(const struct up_model *model, int64_t cp, int64_t n)
 }
 
 // False where the choice is illegal, or the same as another one.
-static bool config_of(const struct choice *c, const struct up_model *model, struct up_config *config)
+static bool config_of(const struct choice *c, const struct up_model *model,
+                      struct up_config *config)
 {
     int64_t layers = model->layers, attn = value(c, ATTN_LAYERS), offload = value(c, OFFLOAD);
     *config = plain_config();
@@ -67,11 +82,13 @@ static bool config_of(const struct choice *c, const struct up_model *model, stru
     if (!(config->upipe = stage_heads(model, config->cp, value(c, UPIPE)))) return false;
     if (config->checkpoint == UP_CHECKPOINT_NONE && offload) return false;
     bool one_layer = layers == 1;
-    if ((config->checkpoint != UP_CHECKPOINT_ATTN || one_layer) && c->index[ATTN_LAYERS]) return false;
+    if ((config->checkpoint != UP_CHECKPOINT_ATTN || one_layer) && c->index[ATTN_LAYERS])
+        return false;
     return !one_layer || offload != 99;
 }
 
-/* --- The cover ------------------------------------------------------------------------------------ */
+/* --- The cover
+ * ------------------------------------------------------------------------------------ */
 
 static bool covered[AXES][MAX_VALUES][AXES][MAX_VALUES];
 
@@ -104,11 +121,13 @@ static struct choice choice_at(int64_t n)
     return choice;
 }
 
-/* --- The plain step -------------------------------------------------------------------------------- */
+/* --- The plain step
+ * -------------------------------------------------------------------------------- */
 
 enum { MAX_WINDOWS = 12 };
 
-/* Loss and every gradient of the plain step over the first `windows` windows, made when first asked. */
+/* Loss and every gradient of the plain step over the first `windows` windows, made when first
+ * asked. */
 struct reference {
     double loss;
     float *gradients; // of all parameters, one after the other
@@ -127,7 +146,8 @@ static void run_config(const struct fixture *fixture, const struct up_config *co
     result->loss = call.result.loss;
     result->hash = bench.member[0].rank.usage.event_hash;
     result->peak = bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE];
-    float *out = result->gradients = calloc((size_t)up_model_parameters(&config->model), sizeof *out);
+    float *out = result->gradients =
+        calloc((size_t)up_model_parameters(&config->model), sizeof *out);
     for (int i = 0; i < up_model_param_count(&config->model); i++) {
         struct up_param param = up_model_param(&config->model, i);
         collect_gradient(&bench, &param, out);
@@ -142,7 +162,8 @@ static void check_dry(const struct up_config *config, const struct reference *go
     struct gradients_call call = {.counted = config->seq};
     bench_open(&bench, config, UP_DEVICE_DRY, 0);
     bench_run(&bench, run_gradients, &call);
-    if (bench.member[0].rank.usage.event_hash != got->hash) fail_msg("%s: dry has other events", what);
+    if (bench.member[0].rank.usage.event_hash != got->hash)
+        fail_msg("%s: dry has other events", what);
     assert_int_equal(bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE], got->peak);
     bench_close(&bench);
 }
@@ -163,7 +184,8 @@ static const struct reference *reference_of(const struct fixture *fixture, int64
 static void describe(const struct up_config *c, char *text, size_t size)
 {
     snprintf(text, size,
-             "cp %d dp %d accum %d batch %d fsdp %d checkpoint %d (%d) offload %d optimizer %d tiles %d %d "
+             "cp %d dp %d accum %d batch %d fsdp %d checkpoint %d (%d) offload %d optimizer %d "
+             "tiles %d %d "
              "%d upipe %d",
              (int)c->cp, (int)c->dp, (int)c->accum, (int)c->batch, c->fsdp, (int)c->checkpoint,
              (int)c->attn_layers, (int)c->offload_layers, c->optimizer_host, (int)c->tile_mlp,
@@ -180,7 +202,8 @@ static void check_config(const struct fixture *fixture, const struct up_config *
     describe(config, what, sizeof what);
     run_config(fixture, config, &got);
     if (!(fabs(got.loss / expected->loss - 1) <= 1e-6))
-        fail_msg("%s %s: loss %.9g, expected %.9g", fixture->folder, what, got.loss, expected->loss);
+        fail_msg("%s %s: loss %.9g, expected %.9g", fixture->folder, what, got.loss,
+                 expected->loss);
     check_dry(config, &got, what);
     int64_t at = 0;
     for (int i = 0; i < up_model_param_count(&config->model); i++) {
@@ -221,15 +244,16 @@ static void check_fixture(const char *name)
     fixture_close(&fixture);
 }
 
-/* --- A longer run --------------------------------------------------------------------------------- */
+/* --- A longer run
+ * --------------------------------------------------------------------------------- */
 
 enum { CURVE_STEPS = 50 };
 
 static void run_curve(const struct fixture *fixture, const struct up_config *config, double *loss)
 {
     static struct bench bench;
-    static const struct up_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-                                          .decay = 0.1, .clip = 1};
+    static const struct up_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
     bench_open(&bench, config, UP_DEVICE_CPU, 0);
     fixture_load_weights(fixture, &bench);
     for (int64_t step = 0; step < CURVE_STEPS; step++) {
@@ -267,18 +291,32 @@ static void test_curve(void **state)
     fixture_close(&fixture);
 }
 
-static void test_llama(void **state) { (void)state; check_fixture("tiny-llama3"); }
-static void test_tied_scaled_rope(void **state) { (void)state; check_fixture("tiny-llama31-scaled-rope"); }
-static void test_qk_norm(void **state) { (void)state; check_fixture("tiny-qwen3"); }
-static void test_head_dim_128(void **state) { (void)state; check_fixture("small-llama3-d128"); }
+static void test_llama(void **state)
+{
+    (void)state;
+    check_fixture("tiny-llama3");
+}
+static void test_tied_scaled_rope(void **state)
+{
+    (void)state;
+    check_fixture("tiny-llama31-scaled-rope");
+}
+static void test_qk_norm(void **state)
+{
+    (void)state;
+    check_fixture("tiny-qwen3");
+}
+static void test_head_dim_128(void **state)
+{
+    (void)state;
+    check_fixture("small-llama3-d128");
+}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_tied_scaled_rope),
-        cmocka_unit_test(test_qk_norm),
-        cmocka_unit_test(test_head_dim_128),
+        cmocka_unit_test(test_llama),   cmocka_unit_test(test_tied_scaled_rope),
+        cmocka_unit_test(test_qk_norm), cmocka_unit_test(test_head_dim_128),
         cmocka_unit_test(test_curve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

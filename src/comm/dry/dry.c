@@ -16,7 +16,10 @@ static void abort_group(struct up_comm *comm, const char *reason)
     (void)reason;
 }
 
-static void destroy(struct up_comm *comm) { free(comm); }
+static void destroy(struct up_comm *comm)
+{
+    free(comm);
+}
 
 static const struct up_comm_ops dry_ops = {
     .barrier = barrier, .abort = abort_group, .check = barrier, .destroy = destroy};

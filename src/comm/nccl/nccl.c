@@ -12,7 +12,10 @@ struct nccl_comm {
     struct up_comm *local;
 };
 
-static struct nccl_comm *nccl_of(struct up_comm *comm) { return (struct nccl_comm *)comm; }
+static struct nccl_comm *nccl_of(struct up_comm *comm)
+{
+    return (struct nccl_comm *)comm;
+}
 
 enum up_status up_nccl_id_make(struct up_nccl_id *id, struct up_error *err)
 {
@@ -27,11 +30,16 @@ enum up_status up_nccl_id_make(struct up_nccl_id *id, struct up_error *err)
 static ncclDataType_t type_of(enum up_dtype dtype)
 {
     switch (dtype) {
-    case UP_F32: return ncclFloat32;
-    case UP_F64: return ncclFloat64;
-    case UP_BF16: return ncclBfloat16;
-    case UP_I32: return ncclInt32;
-    default: return ncclUint8;
+    case UP_F32:
+        return ncclFloat32;
+    case UP_F64:
+        return ncclFloat64;
+    case UP_BF16:
+        return ncclBfloat16;
+    case UP_I32:
+        return ncclInt32;
+    default:
+        return ncclUint8;
     }
 }
 
@@ -44,28 +52,34 @@ static ncclResult_t all_to_all(const struct up_collective_args *args, ncclComm_t
     for (int peer = 0; peer < args->comm->size && !result; peer++) {
         size_t send = (size_t)((send_at[peer + 1] - send_at[peer]) * size);
         size_t receive = (size_t)((receive_at[peer + 1] - receive_at[peer]) * size);
-        result = ncclSend((const char *)args->send + send_at[peer] * size, send, ncclUint8, peer, comm,
-                          stream);
+        result = ncclSend((const char *)args->send + send_at[peer] * size, send, ncclUint8, peer,
+                          comm, stream);
         if (!result)
-            result = ncclRecv((char *)args->buffer + receive_at[peer] * size, receive, ncclUint8, peer,
-                              comm, stream);
+            result = ncclRecv((char *)args->buffer + receive_at[peer] * size, receive, ncclUint8,
+                              peer, comm, stream);
     }
     ncclResult_t ended = ncclGroupEnd();
     return result ? result : ended;
 }
 
-static ncclResult_t start(const struct up_collective_args *args, ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t start(const struct up_collective_args *args, ncclComm_t comm,
+                          cudaStream_t stream)
 {
     size_t count = (size_t)args->count;
     ncclDataType_t type = type_of(args->dtype);
     char *buffer = args->buffer;
     char *own = buffer + (int64_t)args->comm->rank * args->count * up_dtype_bytes[args->dtype];
     switch (args->kind) {
-    case UP_ALL_TO_ALL: return all_to_all(args, comm, stream);
-    case UP_ALL_GATHER: return ncclAllGather(own, buffer, count, type, comm, stream);
-    case UP_REDUCE_SCATTER: return ncclReduceScatter(buffer, own, count, type, ncclSum, comm, stream);
-    case UP_ALL_REDUCE: return ncclAllReduce(buffer, buffer, count, type, ncclSum, comm, stream);
-    case UP_BROADCAST: return ncclBroadcast(buffer, buffer, count, type, args->root, comm, stream);
+    case UP_ALL_TO_ALL:
+        return all_to_all(args, comm, stream);
+    case UP_ALL_GATHER:
+        return ncclAllGather(own, buffer, count, type, comm, stream);
+    case UP_REDUCE_SCATTER:
+        return ncclReduceScatter(buffer, own, count, type, ncclSum, comm, stream);
+    case UP_ALL_REDUCE:
+        return ncclAllReduce(buffer, buffer, count, type, ncclSum, comm, stream);
+    case UP_BROADCAST:
+        return ncclBroadcast(buffer, buffer, count, type, args->root, comm, stream);
     }
     UP_BUG("unknown collective");
 }
@@ -109,8 +123,11 @@ static void destroy(struct up_comm *comm)
     free(nccl);
 }
 
-static const struct up_comm_ops nccl_ops = {
-    .run = {.cuda = run}, .barrier = barrier, .abort = abort_group, .check = check, .destroy = destroy};
+static const struct up_comm_ops nccl_ops = {.run = {.cuda = run},
+                                            .barrier = barrier,
+                                            .abort = abort_group,
+                                            .check = check,
+                                            .destroy = destroy};
 
 enum up_status up_comm_nccl_create(const struct up_nccl_id *id, struct up_comm *local,
                                    struct up_comm **comm, struct up_error *err)

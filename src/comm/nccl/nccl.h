@@ -11,9 +11,9 @@ struct up_nccl_id {
 };
 enum up_status up_nccl_id_make(struct up_nccl_id *id, struct up_error *err);
 
-/* Called by every rank of the group on its own thread, with its device bound; returns when all have.
- * `local` is the rank's communicator in the threads' group, and belongs to the new one from now on (even
- * where this fails). */
+/* Called by every rank of the group on its own thread, with its device bound; returns when all
+ * have. `local` is the rank's communicator in the threads' group, and belongs to the new one from
+ * now on (even where this fails). */
 enum up_status up_comm_nccl_create(const struct up_nccl_id *id, struct up_comm *local,
                                    struct up_comm **comm, struct up_error *err);
 

@@ -1,5 +1,5 @@
-/* Ranks as threads of one process. A collective is: post where my buffers are, meet, take what is mine
- * from the others' buffers, meet again. Waits block; there may be more ranks than cores. */
+/* Ranks as threads of one process. A collective is: post where my buffers are, meet, take what is
+ * mine from the others' buffers, meet again. Waits block; there may be more ranks than cores. */
 #include "comm/comm_impl.h"
 
 #include <pthread.h>
@@ -23,7 +23,10 @@ struct threads_comm {
     struct group *group;
 };
 
-static struct group *group_of(struct up_comm *comm) { return ((struct threads_comm *)comm)->group; }
+static struct group *group_of(struct up_comm *comm)
+{
+    return ((struct threads_comm *)comm)->group;
+}
 
 // Waits for all; false once the group is aborted.
 static bool meet(struct group *group)
@@ -41,7 +44,8 @@ static bool meet(struct group *group)
     return met;
 }
 
-/* --- The collectives' middles: from the others' posted args into mine ------------------------------ */
+/* --- The collectives' middles: from the others' posted args into mine
+ * ------------------------------ */
 
 static void take_all_to_all(struct group *group, const struct up_collective_args *mine)
 {
@@ -100,7 +104,8 @@ static void take_all_reduce(struct group *group, const struct up_collective_args
     sum_range(group, mine, up_min(me * part, mine->count), up_min((me + 1) * part, mine->count));
     if (!meet(group)) return;
     for (int from = 0; from < group->size; from++) {
-        int64_t first = up_min(from * part, mine->count), last = up_min((from + 1) * part, mine->count);
+        int64_t first = up_min(from * part, mine->count),
+                last = up_min((from + 1) * part, mine->count);
         if (from != me)
             memcpy((char *)mine->buffer + first * size,
                    (const char *)group->posted[from]->buffer + first * size,
@@ -132,7 +137,8 @@ static void run(const void *args)
     meet(group);
 }
 
-/* --- Life ---------------------------------------------------------------------------------------- */
+/* --- Life ----------------------------------------------------------------------------------------
+ */
 
 static void abort_group(struct up_comm *comm, const char *reason)
 {
@@ -171,11 +177,15 @@ static void destroy(struct up_comm *comm)
     free(group);
 }
 
-static const struct up_comm_ops threads_ops = {
-    .run = {.cpu = run}, .barrier = barrier, .abort = abort_group, .check = check, .destroy = destroy};
+static const struct up_comm_ops threads_ops = {.run = {.cpu = run},
+                                               .barrier = barrier,
+                                               .abort = abort_group,
+                                               .check = check,
+                                               .destroy = destroy};
 
 enum up_status up_comm_threads_create(int size, struct up_comm **comms, struct up_error *err)
 {
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): pointers are what is posted
     struct group *group = calloc(1, sizeof *group + (size_t)size * sizeof group->posted[0]);
     if (!group) return up_fail(err, UP_FAILED, "out of host memory");
     group->size = size;

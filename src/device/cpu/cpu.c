@@ -13,13 +13,19 @@
 struct cpu_device {
     struct up_device base;
     int64_t start_ns;
-    int threads; // 0: as many as OpenMP likes
+    int threads;            // 0: as many as OpenMP likes
     struct up_chaos *chaos; // NULL: work runs at once
 };
 
-static struct cpu_device *cpu_of(struct up_device *device) { return (struct cpu_device *)device; }
+static struct cpu_device *cpu_of(struct up_device *device)
+{
+    return (struct cpu_device *)device;
+}
 
-static int64_t clock_ns(struct up_device *device) { return up_clock_ns() - cpu_of(device)->start_ns; }
+static int64_t clock_ns(struct up_device *device)
+{
+    return up_clock_ns() - cpu_of(device)->start_ns;
+}
 
 // Address space only: pages appear as they are first touched.
 static enum up_status reserve(struct up_device *device, enum up_space space, int64_t bytes,

@@ -4,8 +4,8 @@
 
 #include "device/device.h"
 
-/* The stream test mode: a thread per stream that runs its queue in order, sleeping at random between
- * items, so that whatever order the step forgot to ask for does not happen by itself. */
+/* The stream test mode: a thread per stream that runs its queue in order, sleeping at random
+ * between items, so that whatever order the step forgot to ask for does not happen by itself. */
 struct up_chaos;
 
 struct up_chaos *up_chaos_create(uint64_t seed, struct up_error *err);

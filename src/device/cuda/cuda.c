@@ -1,11 +1,12 @@
-/* The cuda device: one GPU, four non-blocking streams, memory by the driver's virtual memory functions.
+/* The cuda device: one GPU, four non-blocking streams, memory by the driver's virtual memory
+ * functions.
  *
  * A rank's address range is reserved whole and backed by physical memory as the arenas grow, at the
- * latest (and for good) when the plan of the step is known. Host memory is touched by several threads
- * and then registered in one piece, which is far faster than cudaHostAlloc.
+ * latest (and for good) when the plan of the step is known. Host memory is touched by several
+ * threads and then registered in one piece, which is far faster than cudaHostAlloc.
  *
- * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are only
- * recorded where somebody waits. Nothing here waits for the whole device. */
+ * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are
+ * only recorded where somebody waits. Nothing here waits for the whole device. */
 #include "device/cuda/cuda.h"
 
 #include <cuda.h>
@@ -17,7 +18,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, MAX_PIECES = 4096, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
+enum {
+    MAX_GPUS = 64,
+    EVENTS = 32,
+    SLOTS = 16,
+    MAX_PIECES = 4096,
+    TOUCH_THREADS = 16,
+    MIN_CAPABILITY = 80
+};
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
 static const int64_t poll_ns = 20000;
 
@@ -74,14 +82,18 @@ struct cuda_device {
     struct slot slot[SLOTS];
     struct piece piece[MAX_PIECES];
     int pieces;
-    int64_t backed;     // bytes of the device range that are mapped
-    void *registered;   // the host range, once it is
+    int64_t backed;        // bytes of the device range that are mapped
+    void *registered;      // the host range, once it is
     struct up_error error; // the first failure
 };
 
-static struct cuda_device *cuda_of(struct up_device *device) { return (struct cuda_device *)device; }
+static struct cuda_device *cuda_of(struct up_device *device)
+{
+    return (struct cuda_device *)device;
+}
 
-/* --- Failure -------------------------------------------------------------------------------------- */
+/* --- Failure
+ * -------------------------------------------------------------------------------------- */
 
 void up_cuda_fail(struct up_cuda *cuda, const char *format, ...)
 {
@@ -109,7 +121,10 @@ static enum up_status check(struct up_device *device, struct up_error *err)
     return up_fail(err, UP_FAILED, "%s", cuda->error.text);
 }
 
-enum up_status up_cuda_check(struct up_device *device, struct up_error *err) { return check(device, err); }
+enum up_status up_cuda_check(struct up_device *device, struct up_error *err)
+{
+    return check(device, err);
+}
 
 static enum up_status fail_at(struct cuda_device *cuda, const char *what, cudaError_t status,
                               struct up_error *err)
@@ -117,7 +132,8 @@ static enum up_status fail_at(struct cuda_device *cuda, const char *what, cudaEr
     return up_fail(err, UP_FAILED, "GPU %d: %s: %s", cuda->index, what, cudaGetErrorString(status));
 }
 
-/* --- Memory --------------------------------------------------------------------------------------- */
+/* --- Memory
+ * --------------------------------------------------------------------------------------- */
 
 static enum up_status reserve_device(struct cuda_device *cuda, int64_t bytes, void **base,
                                      struct up_error *err)
@@ -136,7 +152,8 @@ static enum up_status reserve(struct up_device *device, enum up_space space, int
     if (space == UP_SPACE_DEVICE) return reserve_device(cuda_of(device), bytes, base, err);
     *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return *base == MAP_FAILED ? up_fail(err, UP_FAILED, "cannot reserve host address space") : UP_OK;
+    return *base == MAP_FAILED ? up_fail(err, UP_FAILED, "cannot reserve host address space")
+                               : UP_OK;
 }
 
 static void release(struct up_device *device, enum up_space space, void *base, int64_t bytes)
@@ -218,7 +235,8 @@ static void *touch_pages(void *argument)
 {
     const struct touch *touch = argument;
     long page = sysconf(_SC_PAGESIZE);
-    for (size_t at = 0; at < touch->bytes; at += (size_t)page) ((volatile char *)touch->from)[at] += 0;
+    for (size_t at = 0; at < touch->bytes; at += (size_t)page)
+        ((volatile char *)touch->from)[at] += 0;
     return NULL;
 }
 
@@ -247,7 +265,8 @@ static enum up_status register_host(struct cuda_device *cuda, void *base, int64_
     if (!bytes) return UP_OK;
     size_t size = (size_t)(bytes + 4095) / 4096 * 4096;
     touch_range(base, size);
-    cudaError_t status = cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    cudaError_t status =
+        cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (status) return fail_at(cuda, "cannot register host memory", status, err);
     cuda->registered = base;
     return UP_OK;
@@ -260,9 +279,13 @@ static enum up_status back(struct up_device *device, enum up_space space, void *
     return for_good ? register_host(cuda_of(device), base, bytes, err) : UP_OK;
 }
 
-/* --- Work ----------------------------------------------------------------------------------------- */
+/* --- Work
+ * ----------------------------------------------------------------------------------------- */
 
-static int64_t clock_ns(struct up_device *device) { return up_clock_ns() - cuda_of(device)->start_ns; }
+static int64_t clock_ns(struct up_device *device)
+{
+    return up_clock_ns() - cuda_of(device)->start_ns;
+}
 
 static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
                                  const void *args, size_t size, const struct up_cost *cost)
@@ -291,9 +314,10 @@ static struct up_interval copy(struct up_device *device, enum up_stream stream, 
     return (struct up_interval){now, now};
 }
 
-// By the stream itself: a call of the host in its place would need a thread of the driver's, and memory
-// for it, in the middle of collectives.
-static void tick(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at, uint64_t value)
+// By the stream itself: a call of the host in its place would need a thread of the driver's, and
+// memory for it, in the middle of collectives.
+static void tick(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at,
+                 uint64_t value)
 {
     struct up_cuda *cuda = &cuda_of(device)->stream[stream];
     if (cuda->device->error.status) return;
@@ -347,7 +371,8 @@ static void synchronize(struct up_device *device, struct up_moment moment)
     }
 }
 
-/* --- Life ----------------------------------------------------------------------------------------- */
+/* --- Life
+ * ----------------------------------------------------------------------------------------- */
 
 static void bind_thread(struct up_device *device)
 {
@@ -380,7 +405,8 @@ static void destroy(struct up_device *device)
     if (cuda->blas) cublasDestroy(cuda->blas);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         for (int e = 0; e < EVENTS; e++)
-            if (cuda->stream[i].recorded[e].event) cudaEventDestroy(cuda->stream[i].recorded[e].event);
+            if (cuda->stream[i].recorded[e].event)
+                cudaEventDestroy(cuda->stream[i].recorded[e].event);
         if (cuda->stream[i].stream) cudaStreamDestroy(cuda->stream[i].stream);
     }
     free(cuda);
@@ -420,7 +446,8 @@ static bool find_driver(struct driver *driver)
     for (int i = 0; i < UP_COUNT(rows); i++) {
         enum cudaDriverEntryPointQueryResult result;
         void *function = NULL;
-        if (cudaGetDriverEntryPointByVersion(rows[i].name, &function, 12000, cudaEnableDefault, &result) ||
+        if (cudaGetDriverEntryPointByVersion(rows[i].name, &function, 12000, cudaEnableDefault,
+                                             &result) ||
             !function)
             return false;
         memcpy(rows[i].at, &function, sizeof function);
@@ -455,13 +482,15 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     cuda->capability = prop.major * 10 + prop.minor;
     cuda->multiprocessors = prop.multiProcessorCount;
     if (cuda->capability < MIN_CAPABILITY)
-        return up_fail(err, UP_USAGE, "--device cuda: GPU %d (%s) has compute capability %d.%d: expected "
-                                      "8.0 or later",
+        return up_fail(err, UP_USAGE,
+                       "--device cuda: GPU %d (%s) has compute capability %d.%d: expected "
+                       "8.0 or later",
                        cuda->index, prop.name, prop.major, prop.minor);
     CUmemAllocationProp where = on_device(cuda);
     if (!find_driver(&cuda->driver) ||
         cuda->driver.granularity(&cuda->granularity, &where, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
-        return up_fail(err, UP_FAILED, "GPU %d: the driver has no virtual memory functions", cuda->index);
+        return up_fail(err, UP_FAILED, "GPU %d: the driver has no virtual memory functions",
+                       cuda->index);
     int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     cuda->base.capacity[UP_SPACE_DEVICE] = (int64_t)total;
     cuda->base.capacity[UP_SPACE_HOST] = physical;
@@ -492,9 +521,13 @@ int up_device_cuda_count(void)
     return cudaGetDeviceCount(&count) ? 0 : count;
 }
 
-/* --- What operations ask -------------------------------------------------------------------------- */
+/* --- What operations ask
+ * -------------------------------------------------------------------------- */
 
-cudaStream_t up_cuda_stream(struct up_cuda *cuda) { return cuda->stream; }
+cudaStream_t up_cuda_stream(struct up_cuda *cuda)
+{
+    return cuda->stream;
+}
 
 cublasHandle_t up_cuda_blas(struct up_cuda *cuda)
 {
@@ -502,9 +535,15 @@ cublasHandle_t up_cuda_blas(struct up_cuda *cuda)
     return cuda->device->blas;
 }
 
-int up_cuda_multiprocessors(const struct up_cuda *cuda) { return cuda->device->multiprocessors; }
+int up_cuda_multiprocessors(const struct up_cuda *cuda)
+{
+    return cuda->device->multiprocessors;
+}
 
-int up_cuda_compute_capability(const struct up_cuda *cuda) { return cuda->device->capability; }
+int up_cuda_compute_capability(const struct up_cuda *cuda)
+{
+    return cuda->device->capability;
+}
 
 void **up_cuda_slot(struct up_cuda *cuda, const void *key, void (*destroy_kept)(void *kept))
 {
@@ -522,7 +561,10 @@ void *up_cuda_scratch(struct up_cuda *cuda)
     return cuda->scratch;
 }
 
-int64_t up_cuda_scratch_bytes(const struct up_cuda *cuda) { return cuda->scratch_bytes; }
+int64_t up_cuda_scratch_bytes(const struct up_cuda *cuda)
+{
+    return cuda->scratch_bytes;
+}
 
 cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream)
 {

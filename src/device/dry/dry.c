@@ -2,8 +2,8 @@
  * machine's rates say, and a moment's ticket is simply the stream's time.
  *
  * The host is taken to run ahead of the device without cost, so its own clock only moves where it
- * waits; what it reads as "now" is the compute stream's time, which is when the point of the program
- * that it has reached takes effect. */
+ * waits; what it reads as "now" is the compute stream's time, which is when the point of the
+ * program that it has reached takes effect. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -17,7 +17,10 @@ struct dry_device {
     int64_t next_base;                  // where the next address range is pretended to be
 };
 
-static struct dry_device *dry_of(struct up_device *device) { return (struct dry_device *)device; }
+static struct dry_device *dry_of(struct up_device *device)
+{
+    return (struct dry_device *)device;
+}
 
 // Addresses of no memory, far from NULL and from each other, for pointer arithmetic only.
 static enum up_status reserve(struct up_device *device, enum up_space space, int64_t bytes,
@@ -70,9 +73,9 @@ static struct up_interval copy(struct up_device *device, enum up_stream stream, 
     (void)to;
     (void)from;
     const struct up_machine *machine = &dry_of(device)->machine;
-    double rate = to_space == from_space       ? machine->memory_bytes_per_s / 2
+    double rate = to_space == from_space      ? machine->memory_bytes_per_s / 2
                   : to_space == UP_SPACE_HOST ? machine->to_host_bytes_per_s
-                                               : machine->from_host_bytes_per_s;
+                                              : machine->from_host_bytes_per_s;
     return advance(dry_of(device), stream, (double)bytes / rate);
 }
 
@@ -98,7 +101,10 @@ static int64_t clock_ns(struct up_device *device)
     return up_max(dry_of(device)->host_ns, dry_of(device)->stream_ns[UP_STREAM_COMPUTE]);
 }
 
-static void destroy(struct up_device *device) { free(device); }
+static void destroy(struct up_device *device)
+{
+    free(device);
+}
 
 static const struct up_device_ops dry_ops = {
     .reserve = reserve,
