@@ -6,6 +6,7 @@
 #include "comm/nccl/nccl.h"
 #include "device/cuda/cuda.h"
 #include "ops/cuda/attention_cuda.h"
+#include "ops/rehearsal.h"
 #endif
 
 /* --- Devices
@@ -168,32 +169,39 @@ enum up_status up_group_join(struct up_group *group, int number, struct up_error
 }
 
 #if UPIPE_CUDA
-// Every shape that a stage's attention has on this rank.
-static enum up_status prepare_attention(struct up_group *group, int number, struct up_error *err)
+// Ranks first make their own calls of libraries, and only then speak with each other: the other way
+// round one rank's loading of code would wait for a collective that waits for the rank.
+static enum up_status rehearse(struct up_group *group, struct up_rank *rank,
+                               const struct up_rehearsal *rehearsal, struct up_error *err)
 {
-    const struct up_config *c = group->config;
-    int64_t cp_rank = up_config_cp_rank(c, number), passes = up_config_passes(c);
     enum up_status rc = UP_OK;
-    for (int64_t stage = 0; stage < up_config_stages(c); stage++) {
-        struct up_attention_shape shape =
-            up_attention_shape_of(c, cp_rank, stage, c->batch / passes);
-        up_cuda_attention_force_own(up_device_cuda_launch(group->seat[number].device),
-                                    group->deterministic);
-        UP_TRY(up_cuda_attention_prepare(up_device_cuda_launch(group->seat[number].device), &shape,
-                                         err));
-    }
+    const struct up_seat *seat = &group->seat[rank->rank];
+    struct up_cuda *cuda = up_device_cuda_launch(seat->device);
+    if (group->deterministic) up_cuda_attention_force_own(cuda, true);
+    // A plan that does not fit has no place to rehearse in; the step will find no memory either.
+    if (rank->plan) up_rehearse(rank, rehearsal, up_step_scrap(rank));
+    UP_TRY(up_cuda_check(seat->device, err));
+    UP_TRY(up_comm_barrier(seat->world, err));
+    void *scratch = up_cuda_scratch(cuda);
+    int64_t bytes = up_cuda_scratch_bytes(cuda);
+    UP_TRY(up_comm_rehearse(rank, seat->world, UP_STREAM_COMM, scratch, bytes, err));
+    if (seat->cp != seat->world)
+        UP_TRY(up_comm_rehearse(rank, seat->cp, UP_STREAM_COMM, scratch, bytes, err));
+    UP_TRY(up_cuda_check(seat->device, err));
 out:
     return rc;
 }
 #endif
 
-enum up_status up_group_prepare(struct up_group *group, int number, struct up_error *err)
+enum up_status up_group_prepare(struct up_group *group, struct up_rank *rank,
+                                const struct up_rehearsal *rehearsal, struct up_error *err)
 {
     enum up_status rc = UP_OK;
 #if UPIPE_CUDA
-    if (group->kind == UP_DEVICE_CUDA) UP_TRY(prepare_attention(group, number, err));
+    if (group->kind == UP_DEVICE_CUDA) UP_TRY(rehearse(group, rank, rehearsal, err));
 #endif
-    UP_TRY(up_comm_barrier(group->seat[number].world, err));
+    (void)rehearsal;
+    UP_TRY(up_comm_barrier(group->seat[rank->rank].world, err));
 out:
     return rc;
 }

@@ -30,10 +30,12 @@ enum up_status up_group_open(struct up_group *group, const struct up_train_optio
                              struct up_error *err);
 /* On the rank's own thread, before all else: makes the device the thread's and joins the others. */
 enum up_status up_group_join(struct up_group *group, int number, struct up_error *err);
-/* On the rank's own thread, before its first step: what libraries build or load at first use, they
- * do here; then all ranks meet. After it nothing is built, loaded or allocated, so that no rank
- * waits for another's collectives and for itself at once. */
-enum up_status up_group_prepare(struct up_group *group, int number, struct up_error *err);
+/* On the rank's own thread, before its first step and with its plan in use: what libraries build,
+ * load or connect at first use, they do here; then all ranks meet. After it nothing is built,
+ * loaded or allocated, so that no rank waits for another's collectives and for itself at once.
+ * `rehearsal` is the plan's. */
+enum up_status up_group_prepare(struct up_group *group, struct up_rank *rank,
+                                const struct up_rehearsal *rehearsal, struct up_error *err);
 /* Gives up the seat's communicators; of a group that was aborted, what is under way. */
 void up_seat_leave(struct up_seat *seat);
 void up_group_close(struct up_group *group);

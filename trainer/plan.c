@@ -1,18 +1,24 @@
 #include "trainer/plan.h"
+#include "ops/rehearsal.h"
 #include "trainer/machine.h"
 #include "trainer/step.h"
 
-static enum up_status record_step(struct up_trainer *trainer, struct up_step_lives *lives,
-                                  struct up_error *err)
+static enum up_status dry_step(struct up_trainer *trainer, struct up_error *err)
 {
     static const struct up_hyper hyper = {0};
     struct up_step_result result;
-    up_rank_record_lives(trainer->rank, lives);
     return up_trainer_step(trainer, 0, 1, &hyper, &result, err);
 }
 
-enum up_status up_trainer_plan(const struct up_config *config, int rank, struct up_step_plan *plan,
-                               double *layer_s, struct up_error *err)
+// The rehearsal takes place where the step's tensors will lie.
+static void make_room(struct up_trainer_plan *plan)
+{
+    int64_t *height = &plan->step.height[UP_SPACE_DEVICE];
+    *height = up_max(*height, up_rehearsal_bytes(plan->rehearsal));
+}
+
+enum up_status up_trainer_plan(const struct up_config *config, int rank,
+                               struct up_trainer_plan *plan, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_machine machine;
@@ -21,6 +27,7 @@ enum up_status up_trainer_plan(const struct up_config *config, int rank, struct 
     struct up_rank dry_rank = {0};
     struct up_trainer trainer = {0};
     struct up_device *device = NULL;
+    *plan = (struct up_trainer_plan){0};
     UP_TRY(up_machine_find("generic", &machine, err));
     device = up_device_dry_create(config->as, &machine, err);
     if (!device) UP_TRY(err->status);
@@ -28,9 +35,15 @@ enum up_status up_trainer_plan(const struct up_config *config, int rank, struct 
     UP_TRY(up_comm_dry_create((int)config->cp, (int)up_config_cp_rank(config, rank), &cp, err));
     UP_TRY(up_rank_init(&dry_rank, rank, device, NULL, NULL, err));
     UP_TRY(up_trainer_init(&trainer, &dry_rank, config, world, cp, err));
-    UP_TRY(record_step(&trainer, &lives, err));
-    UP_TRY(up_step_plan_make(&dry_rank, &lives, plan, err));
-    if (layer_s) *layer_s = trainer.longest_s;
+    up_rank_record_lives(&dry_rank, &lives);
+    if (config->as == UP_DEVICE_CUDA) {
+        dry_rank.rehearsal = plan->rehearsal = up_rehearsal_create();
+        if (!plan->rehearsal) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    }
+    UP_TRY(dry_step(&trainer, err));
+    UP_TRY(up_step_plan_make(&dry_rank, &lives, &plan->step, err));
+    if (plan->rehearsal) make_room(plan);
+    plan->layer_s = trainer.longest_s;
 out:
     up_trainer_release(&trainer);
     if (dry_rank.device) up_rank_release(&dry_rank);
@@ -39,4 +52,11 @@ out:
     up_comm_destroy(world);
     up_device_destroy(device);
     return rc;
+}
+
+void up_trainer_plan_release(struct up_trainer_plan *plan)
+{
+    up_step_plan_release(&plan->step);
+    up_rehearsal_destroy(plan->rehearsal);
+    *plan = (struct up_trainer_plan){0};
 }

@@ -6,9 +6,16 @@
 #include "mem/mem.h"
 #include "model/config.h"
 
-/* The plan of rank `rank` of the config. Release with up_step_plan_release. *layer_s, unless NULL,
- * is what the longest layer takes on an accelerator of no particular make. */
-enum up_status up_trainer_plan(const struct up_config *config, int rank, struct up_step_plan *plan,
-                               double *layer_s, struct up_error *err);
+/* What a dry run of one step tells before the real one. */
+struct up_trainer_plan {
+    struct up_step_plan step;
+    struct up_rehearsal *rehearsal; // of what libraries do at first use; NULL unless for cuda
+    double layer_s; // what the longest layer takes on an accelerator of no particular make
+};
+
+/* Of rank `rank` of the config. Release with up_trainer_plan_release, also after a failure. */
+enum up_status up_trainer_plan(const struct up_config *config, int rank,
+                               struct up_trainer_plan *plan, struct up_error *err);
+void up_trainer_plan_release(struct up_trainer_plan *plan);
 
 #endif

@@ -11,6 +11,7 @@
 #include "trainer/watch.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ struct member {
     struct up_trace *trace; // the recorder's; NULL without --trace
     struct up_rank rank;
     struct up_trainer trainer;
-    struct up_step_plan plan;
+    struct up_trainer_plan plan;
     struct up_step_log dry_steps[2]; // the last two that were simulated
     pthread_t thread;
     enum up_status status;
@@ -310,7 +311,6 @@ static enum up_status start(struct member *member, struct up_error *err)
     const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
     UP_TRY(up_group_join(&run->group, member->number, err));
     struct up_device *device = member->seat->device;
-    double layer_s = 0;
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
                            member->seat->cp, err));
@@ -319,15 +319,15 @@ static enum up_status start(struct member *member, struct up_error *err)
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
     // Where nothing is placed and nobody looks there is no need to plan.
     if (!is_dry(run) || member->trace) {
-        UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, &layer_s, err));
-        UP_TRY(up_rank_use_plan(&member->rank, &member->plan, err));
+        UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
+        UP_TRY(up_rank_use_plan(&member->rank, &member->plan.step, err));
     }
     if (!is_dry(run)) run->ticks[member->number] = up_trainer_ticks(trainer);
-    UP_TRY(up_group_prepare(&run->group, member->number, err));
+    UP_TRY(up_group_prepare(&run->group, &member->rank, member->plan.rehearsal, err));
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
     if (member->number == 0 && run->group.kind == UP_DEVICE_CUDA) {
-        double limit_s = 5 * layer_s > HANG_LEAST_S ? 5 * layer_s : HANG_LEAST_S;
+        double limit_s = fmax(5 * member->plan.layer_s, HANG_LEAST_S);
         run->watch = up_watch_start(run->ticks, run->count, limit_s, on_hang, run, err);
         if (!run->watch) UP_TRY(err->status);
     }
@@ -530,7 +530,7 @@ static void close_member(struct member *member)
         up_stream_synchronize(&member->rank, (enum up_stream)stream);
     up_trainer_release(&member->trainer);
     up_rank_release(&member->rank);
-    up_step_plan_release(&member->plan);
+    up_trainer_plan_release(&member->plan);
 }
 
 static void close_run(struct run *run)

@@ -1,5 +1,7 @@
 #include "comm/comm_impl.h"
 
+#include <stdlib.h>
+
 static const char *const names[] = {"all_to_all", "all_gather", "reduce_scatter", "all_reduce",
                                     "broadcast"};
 
@@ -100,6 +102,41 @@ void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_strea
                                         .count = count,
                                         .dtype = dtype,
                                         .root = root});
+}
+
+// In the first half of the buffer, and for what is received the second.
+static void rehearse_all(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                         char *buffer, int64_t bytes, int64_t *at)
+{
+    static const struct up_cost nothing = {.class = UP_COST_COLLECTIVE};
+    int64_t half = bytes / 2 / 8 * 8, share = half / 8 / comm->size;
+    for (int peer = 0; peer <= comm->size; peer++) at[peer] = peer * share;
+    for (int kind = 0; kind < UP_COUNT(names); kind++) {
+        struct up_collective_args args = {.comm = comm,
+                                          .kind = (enum up_collective)kind,
+                                          .send = buffer + half,
+                                          .buffer = buffer,
+                                          .count = share,
+                                          .exchange = {at, at},
+                                          .dtype = UP_F64};
+        rank->device->ops->launch(rank->device, stream, comm->ops->run, &args, sizeof args,
+                                  &nothing);
+    }
+    up_stream_synchronize(rank, stream); // `at` is read until then
+}
+
+enum up_status up_comm_rehearse(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                                void *buffer, int64_t bytes, struct up_error *err)
+{
+    int64_t few = 256 * (int64_t)comm->size;
+    if (comm->size == 1) return UP_OK;
+    UP_ASSERT(bytes >= few);
+    int64_t *at = calloc((size_t)comm->size + 1, sizeof *at);
+    if (!at) return up_fail(err, UP_FAILED, "out of host memory");
+    rehearse_all(rank, comm, stream, buffer, few, at);
+    rehearse_all(rank, comm, stream, buffer, bytes, at);
+    free(at);
+    return up_comm_check(comm, err);
 }
 
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err)

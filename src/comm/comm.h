@@ -56,6 +56,13 @@ void up_comm_all_reduce(struct up_rank *rank, struct up_comm *comm, enum up_stre
 void up_comm_broadcast(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
                        void *buffer, int64_t count, enum up_dtype dtype, int root);
 
+/* Each kind of collective once with a few bytes and once with nearly all of `buffer`, without
+ * leaving a trace: NCCL connects ranks, and takes memory for it, when they first speak. All ranks
+ * of the group at once, with equal `bytes` of device memory, at least 256 a rank, whose contents
+ * are lost. The host waits. UP_FAILED when host memory is short. */
+enum up_status up_comm_rehearse(struct up_rank *rank, struct up_comm *comm, enum up_stream stream,
+                                void *buffer, int64_t bytes, struct up_error *err);
+
 /* On the host: returns when every rank has come here. UP_FAILED when the group has been aborted. */
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err);
 

@@ -2,7 +2,7 @@
  *
  *   cpu   host memory, work runs at once on the caller's thread; in its stream test mode ("chaos")
  *         every stream is a thread with random delays, and freed bytes are poisoned
- *   cuda  (not here yet)
+ *   cuda  a GPU: virtual memory mapped as arenas grow, four streams
  *   dry   no memory and no arithmetic: a clock per stream, advanced by a cost model
  *
  * Nothing else in upipe knows which one it runs on; only files below src/device/ ask the system for

@@ -69,6 +69,7 @@ struct up_usage {
 };
 
 struct up_arena;
+struct up_rehearsal;
 
 /* The lifetimes of a step's tensors, per space and in the order of their allocation. */
 struct up_step_lives {
@@ -102,6 +103,7 @@ struct up_rank {
     int64_t step_base[UP_SPACE_COUNT], backed[UP_SPACE_COUNT];
     const struct up_step_plan *plan;       // NULL: steps use `arena` as well; not owned
     struct up_step_lives *record;          // NULL: lifetimes are not recorded; not owned
+    struct up_rehearsal *rehearsal;        // NULL: calls are not noted; ops/rehearsal.h, not owned
     int64_t taken_in_step[UP_SPACE_COUNT]; // allocations so far
     int64_t unplanned;                 // allocations that the plan did not know: a mistake of ours
     void *base[UP_SPACE_COUNT];        // where the arenas' address ranges begin
@@ -194,6 +196,10 @@ void up_stream_synchronize(struct up_rank *rank, enum up_stream stream);
 /* Keeps the first failure. Returns its status. */
 enum up_status up_rank_fail(struct up_rank *rank, enum up_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Where the step's device tensors will lie: between steps, and with a plan in use, bytes that
+ * nobody needs, as many as the plan is high. */
+void *up_step_scrap(const struct up_rank *rank);
 
 /* Calls `visit` for each live tensor, oldest first. */
 void up_rank_live(const struct up_rank *rank,

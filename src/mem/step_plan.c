@@ -121,3 +121,9 @@ enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan 
 out:
     return rc;
 }
+
+void *up_step_scrap(const struct up_rank *rank)
+{
+    UP_ASSERT(rank->plan && rank->step < 0);
+    return (char *)rank->base[UP_SPACE_DEVICE] + rank->step_base[UP_SPACE_DEVICE];
+}

@@ -9,12 +9,6 @@
 #include "ops/ops.def"
 #undef UP_OP
 
-enum op {
-#define UP_OP(name) OP_##name,
-#include "ops/ops.def"
-#undef UP_OP
-};
-
 #if UPIPE_CUDA
 #define CUDA_COLUMN(name) up_cuda_##name
 #else
@@ -27,30 +21,32 @@ static const struct {
     void (*cuda)(const void *args, struct up_cuda *cuda);
     struct up_cost (*cost)(const void *args);
 } table[] = {
-#define UP_OP(name) [OP_##name] = {#name, up_cpu_##name, CUDA_COLUMN(name), cost_##name},
+#define UP_OP(name) [UP_OP_##name] = {#name, up_cpu_##name, CUDA_COLUMN(name), cost_##name},
 #include "ops/ops.def"
 #undef UP_OP
 };
 
-static union up_run run_of(enum op op, enum up_device_kind kind)
+// Of a dry run what the device would run that it stands for.
+static union up_run run_of(enum up_op op, enum up_device_kind kind)
 {
     return kind == UP_DEVICE_CUDA ? (union up_run){.cuda = table[op].cuda}
                                   : (union up_run){.cpu = table[op].cpu};
 }
 
-static void launch(struct up_rank *rank, enum up_stream stream, enum op op, const void *args,
+static void launch(struct up_rank *rank, enum up_stream stream, enum up_op op, const void *args,
                    size_t size)
 {
     if (up_rank_failed(rank)) return;
-    up_launch(rank, stream, table[op].name, run_of(op, rank->device->kind), args, size,
-              table[op].cost(args));
+    union up_run run = run_of(op, rank->device->as);
+    if (rank->rehearsal) up_rehearsal_note(rank, op, run, args, size);
+    up_launch(rank, stream, table[op].name, run, args, size, table[op].cost(args));
 }
 
 #define UP_OP(name)                                                                                \
     void up_op_##name(struct up_rank *rank, enum up_stream stream,                                 \
                       const struct up_##name##_args *args)                                         \
     {                                                                                              \
-        launch(rank, stream, OP_##name, args, sizeof *args);                                       \
+        launch(rank, stream, UP_OP_##name, args, sizeof *args);                                    \
     }
 #include "ops/ops.def"
 #undef UP_OP

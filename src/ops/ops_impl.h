@@ -11,4 +11,14 @@
 #include "ops/ops.def"
 #undef UP_OP
 
+enum up_op {
+#define UP_OP(name) UP_OP_##name,
+#include "ops/ops.def"
+#undef UP_OP
+};
+
+/* Notes the call in rank->rehearsal, which is not NULL, if it is one of a library's. */
+void up_rehearsal_note(struct up_rank *rank, int op, union up_run run, const void *args,
+                       size_t size);
+
 #endif

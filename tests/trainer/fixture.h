@@ -37,7 +37,7 @@ struct member {
     struct up_seat *seat;
     struct up_rank rank;
     struct up_trainer trainer;
-    struct up_step_plan plan;
+    struct up_trainer_plan plan;
     pthread_t thread;
     struct up_error error;
     enum up_status status;
@@ -112,8 +112,7 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
                         NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &bench->config, member->seat->world,
                            member->seat->cp, err));
-    UP_TRY(up_trainer_plan(&bench->config, number, &member->plan, NULL, err));
-    UP_TRY(up_group_prepare(&bench->group, number, err));
+    UP_TRY(up_trainer_plan(&bench->config, number, &member->plan, err));
 out:
     return rc;
 }
@@ -158,7 +157,7 @@ static inline void bench_close(struct bench *bench)
         up_trainer_release(&member->trainer);
         assert_int_equal(member->rank.unplanned, 0);
         up_rank_release(&member->rank);
-        up_step_plan_release(&member->plan);
+        up_trainer_plan_release(&member->plan);
     }
     up_group_close(&bench->group);
 }
@@ -240,8 +239,13 @@ static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct 
 /* Before the first step, when all that outlives steps is there. */
 static inline enum up_status use_plan(struct member *member)
 {
-    return member->rank.plan ? UP_OK
-                             : up_rank_use_plan(&member->rank, &member->plan, &member->error);
+    enum up_status rc = UP_OK;
+    struct up_error *err = &member->error;
+    if (member->rank.plan) return UP_OK;
+    UP_TRY(up_rank_use_plan(&member->rank, &member->plan.step, err));
+    UP_TRY(up_group_prepare(&member->bench->group, &member->rank, member->plan.rehearsal, err));
+out:
+    return rc;
 }
 
 struct gradients_call {

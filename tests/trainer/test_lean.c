@@ -84,7 +84,7 @@ static void measure(const struct up_config *config, int64_t peak[UP_PHASE_COUNT]
     pthread_join(thread, NULL);
     memcpy(peak, watcher.peak, sizeof watcher.peak);
     // The planned arena is no more than 3% above the live peak.
-    const struct up_step_plan *plan = &bench.member[0].plan;
+    const struct up_step_plan *plan = &bench.member[0].plan.step;
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         assert_true(plan->height[space] >= plan->live_peak[space]);
         assert_true((double)plan->height[space] <= 1.03 * (double)plan->live_peak[space]);

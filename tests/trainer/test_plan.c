@@ -1,0 +1,73 @@
+/* The plan of a step for cuda: what it notes to rehearse, whatever the length and depth. */
+#include "ops/rehearsal.h"
+#include "tests/trainer/fixture.h"
+
+static struct up_config llama(int64_t seq, int64_t layers)
+{
+    struct up_config config = plain_config();
+    assert_true(up_model_preset("llama3-8b", &config.model));
+    config.model.layers = layers;
+    config.as = UP_DEVICE_CUDA;
+    config.dtype = UP_BF16;
+    config.seq = seq;
+    config.cp = 4;
+    config.fsdp = true;
+    config.checkpoint = UP_CHECKPOINT_ATTN;
+    config.attn_layers = config.offload_layers = layers;
+    config.tile_mlp = config.tile_attn = 4096;
+    config.tile_loss = 1024;
+    config.upipe = 4;
+    return config;
+}
+
+// A call per distinct shape: layers, stages and tiles beyond the second bring no new ones.
+static void test_distinct_calls(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_trainer_plan shallow, deep;
+    struct up_config a = llama(32768, 2), b = llama(32768, 8);
+    must(up_trainer_plan(&a, 0, &shallow, &error));
+    must(up_trainer_plan(&b, 0, &deep, &error));
+    assert_non_null(shallow.rehearsal);
+    assert_int_equal(up_rehearsal_count(shallow.rehearsal), up_rehearsal_count(deep.rehearsal));
+    assert_in_range(up_rehearsal_count(shallow.rehearsal), 20, 60);
+    up_trainer_plan_release(&shallow);
+    up_trainer_plan_release(&deep);
+}
+
+// There is room for it where the step's tensors lie, and it costs none: its operands are the
+// step's.
+static void test_room(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_trainer_plan plan;
+    struct up_config config = llama(32768, 2);
+    must(up_trainer_plan(&config, 0, &plan, &error));
+    assert_true(up_rehearsal_bytes(plan.rehearsal) <= plan.step.height[UP_SPACE_DEVICE]);
+    assert_true(up_rehearsal_bytes(plan.rehearsal) <= plan.step.live_peak[UP_SPACE_DEVICE]);
+    up_trainer_plan_release(&plan);
+}
+
+// The cpu's libraries need none.
+static void test_none_on_cpu(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_trainer_plan plan;
+    struct up_config config = llama(64, 2);
+    config.as = UP_DEVICE_CPU;
+    config.dtype = UP_F32;
+    must(up_trainer_plan(&config, 0, &plan, &error));
+    assert_null(plan.rehearsal);
+    up_trainer_plan_release(&plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_distinct_calls),
+                                       cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_none_on_cpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
