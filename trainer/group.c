@@ -1,5 +1,6 @@
 #include "trainer/group.h"
 
+#include <omp.h>
 #include <stdlib.h>
 
 #if UPIPE_CUDA
@@ -141,6 +142,8 @@ enum up_status up_group_open(struct up_group *group, const struct up_train_optio
                                .config = config,
                                .deterministic = options->deterministic};
     if (group->kind == UP_DEVICE_CUDA) UP_TRY(no_cuda(config, err));
+    int cores = omp_get_max_threads() / (int)up_max(1, up_config_ranks(config));
+    group->threads = options->threads ? (int)options->threads : cores > 1 ? cores : 1;
     group->count = group->kind == UP_DEVICE_DRY ? 1 : (int)up_config_ranks(config);
     group->seat = calloc((size_t)group->count, sizeof *group->seat);
     if (!group->seat) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
@@ -162,6 +165,8 @@ enum up_status up_group_join(struct up_group *group, int number, struct up_error
 {
     up_device_bind(group->seat[number].device);
 #if UPIPE_CUDA
+    // Beside a GPU the host makes random weights and casts what it loads.
+    if (group->kind == UP_DEVICE_CUDA) omp_set_num_threads(group->threads);
     if (group->ids) return join_nccl(group, number, err);
 #endif
     (void)err;

@@ -21,6 +21,7 @@ struct up_group {
     enum up_device_kind kind;
     const struct up_config *config;
     bool deterministic;     // cuda: only kernels whose results do not vary
+    int threads;            // cuda: of the host, that each rank may use
     struct up_nccl_id *ids; // cuda: of the world, then of each replica
 };
 

@@ -3,13 +3,9 @@
 #define UP_TESTS_GPU_RIG_H
 
 #include "ops/ops_impl.h"
-#if UPIPE_CUDA
-#include "device/cuda/cuda.h"
-#endif
+#include "tests/gpu/need.h"
 
-#include <setjmp.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 struct rig {
     struct up_device *device;
@@ -22,7 +18,10 @@ static inline struct up_device *rig_device(struct up_error *err)
 {
 #if UPIPE_CUDA
     if (up_device_cuda_count() > 0) return up_device_cuda_create(0, err);
-    up_fail(err, UP_USAGE, "there is no GPU here");
+    if (gpu_is_here())
+        up_fail(err, UP_FAILED, "there is a GPU here, but CUDA finds none");
+    else
+        up_fail(err, UP_USAGE, "there is no GPU here");
 #else
     up_fail(err, UP_USAGE, "built without the cuda device");
 #endif

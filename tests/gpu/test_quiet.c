@@ -1,10 +1,10 @@
 /* Within steps nothing is allocated, freed, mapped, registered or loaded, and nothing waits for a
  * whole device: CUPTI counts such calls of the driver, whoever makes them. A kernel of one rank's
  * collective waits for the other ranks, and such a call of theirs would wait for that kernel. */
+#include "tests/gpu/need.h"
 #include "tests/trainer/fixture.h"
 
 #if UPIPE_CUDA
-#include "device/cuda/cuda.h"
 
 #include <cupti.h>
 #include <stdatomic.h>
@@ -121,18 +121,11 @@ static void test_quiet(void **state)
 {
     (void)state;
     CUpti_SubscriberHandle subscriber;
-    int gpus = up_device_cuda_count();
-    if (!gpus) {
-        puts("skipped: there is no GPU here");
-        skip();
-    }
+    gpus_or_skip();
     assert_int_equal(cuptiSubscribe(&subscriber, on_call, NULL), CUPTI_SUCCESS);
     assert_int_equal(cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API), CUPTI_SUCCESS);
-    for (int ranks = 1; ranks <= gpus && ranks <= 4; ranks *= 2) {
-        printf("%d GPUs\n", ranks);
-        fflush(stdout);
-        check_quiet(ranks);
-    }
+    for (int ranks = 1; ranks <= 4; ranks *= 2)
+        if (has_gpus(ranks)) check_quiet(ranks);
     cuptiUnsubscribe(subscriber);
 }
 
@@ -148,8 +141,7 @@ int main(void)
 static void test_quiet(void **state)
 {
     (void)state;
-    puts("skipped: built without the cuda device");
-    skip();
+    gpus_or_skip();
 }
 
 int main(void)

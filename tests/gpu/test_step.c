@@ -2,32 +2,19 @@
  * GPUs and on every rung of the ladder, and the event list against the dry device's. */
 #include "tests/trainer/fixture.h"
 
+#include "tests/gpu/need.h"
+
 #if UPIPE_CUDA
-#include "device/cuda/cuda.h"
 #include "ops/cuda/attention_cuda.h"
-
-static void use_own_attention(struct bench *bench)
-{
-    for (int r = 0; r < bench->count; r++)
-        up_cuda_attention_force_own(up_device_cuda_launch(bench->member[r].seat->device), true);
-}
-#else
-static void use_own_attention(struct bench *bench)
-{
-    (void)bench;
-}
-
-static int up_device_cuda_count(void)
-{
-    return 0;
-}
 #endif
 
-static void need_gpus(int count)
+static void use_own_attention(struct bench *bench)
 {
-    if (up_device_cuda_count() >= count) return;
-    printf("skipped: %d GPUs are needed, %d are here\n", count, up_device_cuda_count());
-    skip();
+#if UPIPE_CUDA
+    for (int r = 0; r < bench->count; r++)
+        up_cuda_attention_force_own(up_device_cuda_launch(bench->member[r].seat->device), true);
+#endif
+    (void)bench;
 }
 
 enum { RUNGS = 8 };
@@ -100,7 +87,6 @@ static void check_dry(const struct up_config *config, const struct errors *cuda)
 
 static void check_ranks(int ranks)
 {
-    need_gpus(ranks);
     for (int i = 0; i < UP_COUNT(fixture_names); i++) {
         struct fixture fixture;
         fixture_open(&fixture, fixture_names[i]);
@@ -121,20 +107,11 @@ static void check_ranks(int ranks)
     }
 }
 
-static void test_one_gpu(void **state)
+static void test_rungs(void **state)
 {
     (void)state;
-    check_ranks(1);
-}
-static void test_two_gpus(void **state)
-{
-    (void)state;
-    check_ranks(2);
-}
-static void test_four_gpus(void **state)
-{
-    (void)state;
-    check_ranks(4);
+    for (int ranks = 1; ranks <= 4; ranks *= 2)
+        if (has_gpus(ranks)) check_ranks(ranks);
 }
 
 /* --- A longer run
@@ -166,7 +143,7 @@ static void test_curve(void **state)
     (void)state;
     static double cpu[CURVE_STEPS], cuda[CURVE_STEPS], first[CURVE_STEPS], second[CURVE_STEPS];
     struct fixture fixture;
-    need_gpus(1);
+    gpus_or_skip();
     fixture_open(&fixture, "tiny-qwen3");
     struct up_config config = rung_config(&fixture, 7, 1);
     config.seq = CURVE_SEQ;
@@ -192,9 +169,7 @@ int main(void)
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_gpu),
-        cmocka_unit_test(test_two_gpus),
-        cmocka_unit_test(test_four_gpus),
+        cmocka_unit_test(test_rungs),
         cmocka_unit_test(test_curve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,8 @@
 #include <stdlib.h>
 
 struct state {
-    bool opened, own; // own: forced
+    bool opened, own;   // own: forced
+    int64_t block_rows; // of forward calls, forced; 0: as up_attention_block_rows says
     struct up_cudnn *cudnn;
     struct up_error absent; // why there is no cuDNN
     struct up_error why;    // why our own kernels served the last shape that they served
@@ -56,25 +57,42 @@ struct call {
     const struct up_attention_shape *shape;
     struct up_cudnn *cudnn;
     struct up_cuda *cuda;
+    int64_t block_rows; // as in struct state
 };
 
-static struct up_attention_view forward_view(const struct up_attention_shape *s,
-                                             const struct up_attention_run *run)
+/* Query rows [first, first + rows) of a run, and the keys up to their end. */
+struct block {
+    int64_t first, rows;
+};
+
+static struct block block_at(const struct call *call, const struct up_attention_run *run,
+                             int64_t first)
 {
-    return (struct up_attention_view){.seq = s->seq,
+    int64_t seq = call->shape->seq;
+    int64_t rows = call->block_rows ? call->block_rows : up_attention_block_rows(seq, run->heads);
+    return (struct block){first, up_min(rows, seq - first)};
+}
+
+static struct up_attention_view view_of(const struct up_attention_shape *s,
+                                        const struct up_attention_run *run,
+                                        const struct block *block)
+{
+    return (struct up_attention_view){.queries = block->rows,
+                                      .keys = block->first + block->rows,
                                       .heads = run->heads,
                                       .kv_heads = run->kv_heads,
                                       .head_dim = s->head_dim,
                                       .q_row = s->heads * s->head_dim,
                                       .o_row = s->heads * s->head_dim,
-                                      .kv_row = s->kv_heads * s->head_dim};
+                                      .kv_row = s->kv_heads * s->head_dim,
+                                      .lse_head = s->seq};
 }
 
 static struct up_attention_view backward_view(const struct up_attention_shape *s,
                                               const struct up_attention_run *run,
                                               const struct up_attention_scratch *scratch)
 {
-    struct up_attention_view view = forward_view(s, run);
+    struct up_attention_view view = view_of(s, run, &(struct block){0, s->seq});
     view.backward = 1;
     view.dkv_row = (scratch->dk < 0 ? s->kv_heads : run->kv_heads) * s->head_dim;
     if (scratch->o >= 0) view.o_row = run->heads * s->head_dim;
@@ -97,45 +115,55 @@ static float *lse_of(const struct up_attention_shape *s, const float *lse, int64
 
 enum { FORWARD_WORKSPACE_BYTES = 256 };
 
-static const struct up_cudnn_plan *
-forward_plan(const struct call *call, const struct up_attention_run *run, struct up_error *err)
+static const struct up_cudnn_plan *forward_plan(const struct call *call,
+                                                const struct up_attention_run *run,
+                                                const struct block *block, struct up_error *err)
 {
-    struct up_attention_view view = forward_view(call->shape, run);
+    struct up_attention_view view = view_of(call->shape, run, block);
     return up_cudnn_plan(call->cudnn, &view, FORWARD_WORKSPACE_BYTES, err);
 }
 
 static bool has_forward_plans(const struct call *call, struct up_error *err)
 {
     struct up_attention_run run;
+    struct block block;
     for (int64_t head = 0; head < call->shape->heads; head += run.heads) {
         run = up_attention_forward_run(call->shape, head);
-        if (!forward_plan(call, &run, err)) return false;
+        for (int64_t row = 0; row < call->shape->seq; row += block.rows) {
+            block = block_at(call, &run, row);
+            if (!forward_plan(call, &run, &block, err)) return false;
+        }
     }
     return true;
 }
 
-static void run_forward(const struct call *call, const struct up_attention_forward_args *a,
-                        int64_t b, const struct up_attention_run *run)
+static void run_block(const struct call *call, const struct up_attention_forward_args *a, int64_t b,
+                      const struct up_attention_run *run, const struct block *block)
 {
     const struct up_attention_shape *s = &a->shape;
+    int64_t skipped = block->first * s->heads * s->head_dim;
     void *bound[UP_ATTENTION_IDS] = {
-        [UP_ATTENTION_Q] = slice(s, a->q, s->heads, b, run->head),
+        [UP_ATTENTION_Q] = (uint16_t *)slice(s, a->q, s->heads, b, run->head) + skipped,
         [UP_ATTENTION_K] = slice(s, a->k, s->kv_heads, b, run->kv_head),
         [UP_ATTENTION_V] = slice(s, a->v, s->kv_heads, b, run->kv_head),
-        [UP_ATTENTION_O] = slice(s, a->o, s->heads, b, run->head),
-        [UP_ATTENTION_LSE] = lse_of(s, a->lse, b, run->head),
+        [UP_ATTENTION_O] = (uint16_t *)slice(s, a->o, s->heads, b, run->head) + skipped,
+        [UP_ATTENTION_LSE] = lse_of(s, a->lse, b, run->head) + block->first,
     };
-    up_cudnn_run(call->cudnn, forward_plan(call, run, NULL), bound, up_cuda_scratch(call->cuda),
-                 call->cuda);
+    up_cudnn_run(call->cudnn, forward_plan(call, run, block, NULL), bound,
+                 up_cuda_scratch(call->cuda), call->cuda);
 }
 
 static void forward_on_cudnn(const struct call *call, const struct up_attention_forward_args *a)
 {
     struct up_attention_run run;
+    struct block block;
     for (int64_t b = 0; b < a->shape.batch; b++)
         for (int64_t head = 0; head < a->shape.heads; head += run.heads) {
             run = up_attention_forward_run(&a->shape, head);
-            run_forward(call, a, b, &run);
+            for (int64_t row = 0; row < a->shape.seq; row += block.rows) {
+                block = block_at(call, &run, row);
+                run_block(call, a, b, &run, &block);
+            }
         }
 }
 
@@ -271,6 +299,7 @@ static bool may_use_cudnn(struct call *call, struct state *state)
                 (long long)s->head_dim, (long long)s->seq);
     else
         call->cudnn = cudnn_of(state, call->cuda);
+    call->block_rows = state->block_rows;
     return call->cudnn != NULL;
 }
 
@@ -326,4 +355,10 @@ void up_cuda_attention_force_own(struct up_cuda *cuda, bool own)
 {
     struct state *state = state_of(cuda);
     if (state) state->own = own;
+}
+
+void up_cuda_attention_force_block_rows(struct up_cuda *cuda, int64_t rows)
+{
+    struct state *state = state_of(cuda);
+    if (state) state->block_rows = rows;
 }

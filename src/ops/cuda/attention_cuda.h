@@ -27,6 +27,10 @@ const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_atte
  * do not vary from run to run; cuDNN's dq does. */
 void up_cuda_attention_force_own(struct up_cuda *cuda, bool own);
 
+/* From now on cuDNN's forward calls take so many query rows at a time (a multiple of 128, or at
+ * least the whole sequence); 0: as many as are fastest. */
+void up_cuda_attention_force_block_rows(struct up_cuda *cuda, int64_t rows);
+
 #ifdef __cplusplus
 }
 #endif

@@ -220,6 +220,9 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
     bound[UP_ATTENTION_SCALE] = &scale;
     bound[UP_ATTENTION_MASKED] = &masked;
     bound[UP_ATTENTION_ONE] = plan->view.backward ? &one : NULL;
+    int32_t keys = (int32_t)plan->view.keys, queries = (int32_t)plan->view.queries;
+    bound[UP_ATTENTION_KEYS] = keys != queries ? &keys : NULL;
+    bound[UP_ATTENTION_QUERIES] = keys != queries ? &queries : NULL;
 
     struct up_descriptors list = {.api = &cudnn->api, .status = CUDNN_STATUS_SUCCESS};
     set_stream(cudnn, &list, up_cuda_stream(cuda));

@@ -3,9 +3,8 @@
  * their order and the types of what lies between them are fixed; freedom is in extents and strides
  * alone.
  *
- * The mask is the causal one of whole sequences: query i sees keys 0 to i. Query rows in blocks,
- * each a call over the keys up to its end, would add the difference of lengths to the row index
- * (two more operations in `mask`).
+ * The mask is the causal one, aligned at the end: of Q queries and K keys query i sees keys 0 to
+ * i + K - Q. Where there are as many of each that is the plain one, and two operations fewer.
  *
  * Tensors are [1, heads, rows, columns]; row-major memory [rows, heads, columns] makes the strides.
  */
@@ -55,16 +54,21 @@ static up_descriptor intermediate(struct graph *g, cudnnDataType_t type, struct 
     return tensor(g, g->next_id++, VIRTUAL, type, layout);
 }
 
+static up_descriptor number_of(struct graph *g, enum up_attention_id id, cudnnDataType_t type)
+{
+    return tensor(g, id, BY_VALUE, type, (struct layout){{1, 1, 1, 1}, {1, 1, 1, 1}});
+}
+
 static up_descriptor number(struct graph *g, enum up_attention_id id)
 {
-    return tensor(g, id, BY_VALUE, CUDNN_DATA_FLOAT, (struct layout){{1, 1, 1, 1}, {1, 1, 1, 1}});
+    return number_of(g, id, CUDNN_DATA_FLOAT);
 }
 
 /* bf16 in memory: rows `row` apart, heads side by side. */
-static struct layout rows_layout(const struct graph *g, int64_t heads, int64_t row)
+static struct layout rows_layout(const struct graph *g, int64_t count, int64_t heads, int64_t row)
 {
-    int64_t seq = g->view->seq, width = g->view->head_dim;
-    return (struct layout){{1, heads, seq, width}, {seq * row, width, row, 1}};
+    int64_t width = g->view->head_dim;
+    return (struct layout){{1, heads, count, width}, {count * row, width, row, 1}};
 }
 
 static struct layout transposed(struct layout layout)
@@ -74,33 +78,42 @@ static struct layout transposed(struct layout layout)
         {layout.strides[0], layout.strides[1], layout.strides[3], layout.strides[2]}};
 }
 
-/* [1, heads, seq, columns] without gaps. */
-static struct layout packed(const struct graph *g, int64_t columns)
+/* [1, heads, rows, columns] without gaps. */
+static struct layout packed(const struct graph *g, int64_t rows, int64_t columns)
 {
-    int64_t seq = g->view->seq, heads = g->view->heads;
-    return (struct layout){{1, heads, seq, columns},
-                           {heads * seq * columns, seq * columns, columns, 1}};
+    int64_t heads = g->view->heads;
+    return (struct layout){{1, heads, rows, columns},
+                           {heads * rows * columns, rows * columns, columns, 1}};
 }
 
-static up_descriptor rows(struct graph *g, enum up_attention_id id, int64_t heads, int64_t row)
+static up_descriptor query_rows(struct graph *g, enum up_attention_id id, int64_t row)
 {
-    return tensor(g, id, REAL, CUDNN_DATA_BFLOAT16, rows_layout(g, heads, row));
+    const struct up_attention_view *v = g->view;
+    return tensor(g, id, REAL, CUDNN_DATA_BFLOAT16, rows_layout(g, v->queries, v->heads, row));
 }
 
-static up_descriptor columns(struct graph *g, enum up_attention_id id, int64_t heads, int64_t row)
+static up_descriptor key_rows(struct graph *g, enum up_attention_id id, int64_t row)
 {
-    return tensor(g, id, REAL, CUDNN_DATA_BFLOAT16, transposed(rows_layout(g, heads, row)));
+    const struct up_attention_view *v = g->view;
+    return tensor(g, id, REAL, CUDNN_DATA_BFLOAT16, rows_layout(g, v->keys, v->kv_heads, row));
 }
 
-/* Scores [queries, keys], and one number per query. */
+static up_descriptor key_columns(struct graph *g, enum up_attention_id id)
+{
+    const struct up_attention_view *v = g->view;
+    struct layout layout = rows_layout(g, v->keys, v->kv_heads, v->kv_row);
+    return tensor(g, id, REAL, CUDNN_DATA_BFLOAT16, transposed(layout));
+}
+
+/* Scores [heads, queries, keys], and one number per query. */
 static up_descriptor scores(struct graph *g, cudnnDataType_t type)
 {
-    return intermediate(g, type, packed(g, g->view->seq));
+    return intermediate(g, type, packed(g, g->view->queries, g->view->keys));
 }
 
 static up_descriptor statistic(struct graph *g)
 {
-    return intermediate(g, CUDNN_DATA_FLOAT, packed(g, 1));
+    return intermediate(g, CUDNN_DATA_FLOAT, packed(g, g->view->queries, 1));
 }
 
 /* --- Operations ------------------------------------------------------------------------------- */
@@ -201,9 +214,25 @@ static up_descriptor index_along(struct graph *g, up_descriptor x, int64_t axis)
     return y;
 }
 
+static up_descriptor shifted(struct graph *g, up_descriptor x, cudnnPointwiseMode_t mode,
+                             enum up_attention_id by)
+{
+    up_descriptor y = scores(g, CUDNN_DATA_INT32);
+    pointwise(g, (struct pointwise){.mode = mode,
+                                    .type = CUDNN_DATA_INT32,
+                                    .x = x,
+                                    .b = number_of(g, by, CUDNN_DATA_INT32),
+                                    .y = y});
+    return y;
+}
+
 static up_descriptor mask(struct graph *g, up_descriptor x)
 {
     up_descriptor row = index_along(g, x, 2), column = index_along(g, x, 3);
+    if (g->view->queries != g->view->keys) {
+        row = shifted(g, row, CUDNN_POINTWISE_ADD, UP_ATTENTION_KEYS);
+        row = shifted(g, row, CUDNN_POINTWISE_SUB, UP_ATTENTION_QUERIES);
+    }
     up_descriptor seen = scores(g, CUDNN_DATA_BOOLEAN);
     pointwise(g, (struct pointwise){.mode = CUDNN_POINTWISE_CMP_GE,
                                     .type = CUDNN_DATA_BOOLEAN,
@@ -233,14 +262,16 @@ static up_descriptor product_scores(struct graph *g, up_descriptor a, up_descrip
 
 static up_descriptor lse(struct graph *g)
 {
-    return tensor(g, UP_ATTENTION_LSE, REAL, CUDNN_DATA_FLOAT, packed(g, 1));
+    struct layout layout = packed(g, g->view->queries, 1);
+    layout.strides[1] = g->view->lse_head;
+    return tensor(g, UP_ATTENTION_LSE, REAL, CUDNN_DATA_FLOAT, layout);
 }
 
 static void forward(struct graph *g)
 {
     const struct up_attention_view *v = g->view;
-    up_descriptor q = rows(g, UP_ATTENTION_Q, v->heads, v->q_row);
-    up_descriptor k = columns(g, UP_ATTENTION_K, v->kv_heads, v->kv_row);
+    up_descriptor q = query_rows(g, UP_ATTENTION_Q, v->q_row);
+    up_descriptor k = key_columns(g, UP_ATTENTION_K);
     up_descriptor s = product_scores(g, q, k);
     s = mask(g, scaled(g, s, number(g, UP_ATTENTION_SCALE)));
     up_descriptor max = reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, statistic(g));
@@ -250,21 +281,21 @@ static void forward(struct graph *g)
     up_descriptor log = apply(g, CUDNN_POINTWISE_LOG, sum, NULL, statistic(g));
     apply(g, CUDNN_POINTWISE_ADD, max, log, lse(g));
     s = apply(g, CUDNN_POINTWISE_DIV, s, sum, scores(g, CUDNN_DATA_BFLOAT16));
-    matmul(g, s, rows(g, UP_ATTENTION_V, v->kv_heads, v->kv_row),
-           rows(g, UP_ATTENTION_O, v->heads, v->o_row));
+    matmul(g, s, key_rows(g, UP_ATTENTION_V, v->kv_row), query_rows(g, UP_ATTENTION_O, v->o_row));
 }
 
 /* softmax_sum = rowsum(do o). */
 static up_descriptor dot_rows(struct graph *g, up_descriptor d_o)
 {
     const struct up_attention_view *v = g->view;
-    struct layout layout = packed(g, v->head_dim);
+    struct layout layout = packed(g, v->queries, v->head_dim);
     layout.strides[2] = v->heads * v->head_dim; // the engines want this stride here, odd as it is
-    up_descriptor o = rows(g, UP_ATTENTION_O, v->heads, v->o_row);
+    up_descriptor o = query_rows(g, UP_ATTENTION_O, v->o_row);
     up_descriptor products = intermediate(g, CUDNN_DATA_FLOAT, layout);
     apply(g, CUDNN_POINTWISE_MUL, d_o, o, products);
     up_descriptor dot = reduce(g, CUDNN_REDUCE_TENSOR_ADD, products, statistic(g));
-    up_descriptor kept = tensor(g, UP_ATTENTION_SOFTMAX_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, 1));
+    up_descriptor kept =
+        tensor(g, UP_ATTENTION_SOFTMAX_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, v->queries, 1));
     return apply(g, CUDNN_POINTWISE_MUL, dot, number(g, UP_ATTENTION_ONE), kept);
 }
 
@@ -272,13 +303,13 @@ static up_descriptor dot_rows(struct graph *g, up_descriptor d_o)
 static void key_gradient(struct graph *g, up_descriptor p, up_descriptor x, enum up_attention_id id)
 {
     const struct up_attention_view *v = g->view;
-    up_descriptor p_transposed = reshape(g, p, transposed(packed(g, v->seq)));
-    up_descriptor d = rows(g, id, v->kv_heads, v->dkv_row);
+    up_descriptor p_transposed = reshape(g, p, transposed(packed(g, v->queries, v->keys)));
+    up_descriptor d = key_rows(g, id, v->dkv_row);
     if (v->heads == v->kv_heads) {
         matmul(g, p_transposed, x, d);
         return;
     }
-    up_descriptor each = intermediate(g, CUDNN_DATA_BFLOAT16, packed(g, v->head_dim));
+    up_descriptor each = intermediate(g, CUDNN_DATA_BFLOAT16, packed(g, v->keys, v->head_dim));
     matmul(g, p_transposed, x, each);
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, d);
 }
@@ -286,19 +317,19 @@ static void key_gradient(struct graph *g, up_descriptor p, up_descriptor x, enum
 static void query_gradient(struct graph *g, up_descriptor ds, up_descriptor k)
 {
     const struct up_attention_view *v = g->view;
-    up_descriptor k_rows = reshape(g, k, rows_layout(g, v->kv_heads, v->kv_row));
+    up_descriptor k_rows = reshape(g, k, rows_layout(g, v->keys, v->kv_heads, v->kv_row));
     up_descriptor sum =
-        tensor(g, UP_ATTENTION_DQ_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, v->head_dim));
+        tensor(g, UP_ATTENTION_DQ_SUM, REAL, CUDNN_DATA_FLOAT, packed(g, v->queries, v->head_dim));
     matmul(g, ds, k_rows, sum);
-    apply(g, CUDNN_POINTWISE_IDENTITY, sum, NULL, rows(g, UP_ATTENTION_DQ, v->heads, v->o_row));
+    apply(g, CUDNN_POINTWISE_IDENTITY, sum, NULL, query_rows(g, UP_ATTENTION_DQ, v->o_row));
 }
 
 static void backward(struct graph *g)
 {
     const struct up_attention_view *v = g->view;
-    up_descriptor d_o = rows(g, UP_ATTENTION_D_O, v->heads, v->o_row);
-    up_descriptor q = rows(g, UP_ATTENTION_Q, v->heads, v->q_row);
-    up_descriptor k = columns(g, UP_ATTENTION_K, v->kv_heads, v->kv_row);
+    up_descriptor d_o = query_rows(g, UP_ATTENTION_D_O, v->o_row);
+    up_descriptor q = query_rows(g, UP_ATTENTION_Q, v->q_row);
+    up_descriptor k = key_columns(g, UP_ATTENTION_K);
     up_descriptor scale = number(g, UP_ATTENTION_SCALE);
     up_descriptor dot = dot_rows(g, d_o);
 
@@ -307,7 +338,7 @@ static void backward(struct graph *g)
     p = apply(g, CUDNN_POINTWISE_EXP, mask(g, p), NULL, scores(g, CUDNN_DATA_FLOAT));
     key_gradient(g, p, d_o, UP_ATTENTION_DV);
 
-    up_descriptor v_columns = columns(g, UP_ATTENTION_V, v->kv_heads, v->kv_row);
+    up_descriptor v_columns = key_columns(g, UP_ATTENTION_V);
     up_descriptor ds = product_scores(g, d_o, v_columns);
     ds = apply(g, CUDNN_POINTWISE_SUB, ds, dot, scores(g, CUDNN_DATA_FLOAT));
     ds = apply(g, CUDNN_POINTWISE_MUL, ds, p, scores(g, CUDNN_DATA_FLOAT));

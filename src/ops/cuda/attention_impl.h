@@ -10,16 +10,18 @@
 /* What a plan is built for. Extents and distances between rows, in elements; heads lie side by side
  * in a row. Nothing but int64_t, so that views compare as bytes. */
 struct up_attention_view {
-    int64_t backward; // 0 or 1
-    int64_t seq, heads, kv_heads, head_dim;
-    int64_t q_row;   // of q
-    int64_t o_row;   // of o, d_o and dq
-    int64_t kv_row;  // of k and v
-    int64_t dkv_row; // of dk and dv; 0 in forward
+    int64_t backward;      // 0 or 1
+    int64_t queries, keys; // rows; the last query sees all keys, the one before all but one, ...
+    int64_t heads, kv_heads, head_dim;
+    int64_t q_row;    // of q
+    int64_t o_row;    // of o, d_o and dq
+    int64_t kv_row;   // of k and v
+    int64_t dkv_row;  // of dk and dv; 0 in forward
+    int64_t lse_head; // between heads of lse
 };
 
-/* The tensors of the graphs, as they are bound when a plan runs; all on the device but the last
- * three, which are numbers on the host. 0 is no tensor. */
+/* The tensors of the graphs, as they are bound when a plan runs; all on the device but the
+ * numbers at the end, which are on the host. 0 is no tensor. */
 enum up_attention_id {
     UP_ATTENTION_Q = 1,
     UP_ATTENTION_K,
@@ -35,6 +37,8 @@ enum up_attention_id {
     UP_ATTENTION_SCALE,
     UP_ATTENTION_MASKED, // what a masked score is set to
     UP_ATTENTION_ONE,
+    UP_ATTENTION_KEYS, // int32, as below, where there are not as many of each
+    UP_ATTENTION_QUERIES,
     UP_ATTENTION_IDS
 };
 

@@ -59,6 +59,19 @@ static inline struct up_attention_run up_attention_forward_run(const struct up_a
     return up_attention_run_at(s, head, up_max(s->group, UP_ATTENTION_RUN_ROWS / s->seq));
 }
 
+/* Query rows of a forward call, of `heads` query heads: a long sequence goes in blocks, each over
+ * the keys up to its end, which keeps the GPU's multiprocessors on keys that lie close together: 10
+ * to 30% faster than the whole from 256K tokens on (H200, cuDNN 9.19), the more the fewer heads
+ * there are. The backward does not gain. */
+static inline int64_t up_attention_block_rows(int64_t seq, int64_t heads)
+{
+    int64_t rows = UP_ATTENTION_RUN_ROWS / 2 / up_max(1, heads / 2);
+    rows = up_max(rows, 8192);
+    if (seq < 4 * rows) return seq;
+    // Equal blocks, but for the last, of whole 128 rows.
+    return up_ceil_div(up_ceil_div(seq, up_ceil_div(seq, rows)), 128) * 128;
+}
+
 static inline struct up_attention_run up_attention_backward_run(const struct up_attention_shape *s,
                                                                 int64_t head)
 {
