@@ -199,8 +199,8 @@ static double row_error(const float *got, const double expected[WIDTH])
 // Rows at both ends, around the ends of blocks, and in between.
 static int64_t sampled(const struct data *d, int sample)
 {
-    const int64_t edges[] = {1,         63, 127, 128, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS,
-                             d->seq - 1};
+    int64_t rows = block_rows_of(d->seq);
+    const int64_t edges[] = {1, 63, 127, 128, rows - 1, rows, 2 * rows, d->seq - 1};
     if (sample < UP_COUNT(edges)) return edges[sample];
     return (int64_t)(up_random_u64(3, 5, (uint64_t)sample) % (uint64_t)d->seq);
 }
