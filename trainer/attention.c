@@ -15,87 +15,58 @@
  * out-projection and its gradients need that; it is exchanged again for the kernel, one stage at a
  * time.
  */
-#include "trainer/step_impl.h"
+#include "trainer/attention_impl.h"
 
-// What a pass over the layer needs at hand.
-struct attention {
-    struct up_trainer *trainer;
-    struct up_rank *rank;
-    const struct up_config *config;
-    const struct up_model *model;
-    struct up_unit *unit;
-    struct up_kept *kept;
-    int layer;
-    int64_t stages, slots; // slot = pass * stages + stage
-    int64_t rows;          // local tokens of a pass
-    int64_t batch;         // sequences in a call of the attention kernel
-    struct up_tiles tiles; // of a pass's rows, for norm and projections
-    struct up_tensor *h;   // [tile, hidden], the normalised slice
-    bool h_is_normed;      // h holds the pass's only slice, normalised
-    const struct up_tensor *x;
-};
-
-// One stage of one pass. Tensors in either layout; lse [batch, heads, seq] fp32.
-struct stage {
-    int64_t slot, index;
-    int64_t row; // the pass's first local token
-    const struct up_layout *kv;
-    struct up_tensor *q, *k, *v; // as attention takes them: after norm and RoPE, in head layout
-    struct up_tensor *o, *lse;
-    struct up_tensor *d_o; // becomes dq
-    struct up_tensor *dk, *dv;
-    struct up_tensor *raw_k; // with q/k norm: the kept projection that k was made of, or NULL
-};
-
-static struct attention attention_of(struct up_trainer *trainer, int64_t layer,
-                                     const struct up_tensor *x)
+static struct up_attention attention_of(struct up_trainer *trainer, int64_t layer,
+                                        const struct up_tensor *x)
 {
     const struct up_config *config = trainer->config;
     int64_t passes = up_config_passes(config), stages = up_config_stages(config);
     int64_t rows = up_trainer_tokens(trainer) / passes;
-    return (struct attention){.trainer = trainer,
-                              .rank = trainer->rank,
-                              .config = config,
-                              .model = &config->model,
-                              .unit = up_units_block(&trainer->units, layer),
-                              .kept = &trainer->kept[layer],
-                              .layer = (int)layer,
-                              .stages = stages,
-                              .slots = stages * passes,
-                              .rows = rows,
-                              .batch = config->batch / passes,
-                              .tiles = up_tiles_of(rows, config->tile_attn),
-                              .x = x};
+    return (struct up_attention){.trainer = trainer,
+                                 .rank = trainer->rank,
+                                 .config = config,
+                                 .model = &config->model,
+                                 .unit = up_units_block(&trainer->units, layer),
+                                 .kept = &trainer->kept[layer],
+                                 .layer = (int)layer,
+                                 .stages = stages,
+                                 .slots = stages * passes,
+                                 .rows = rows,
+                                 .batch = config->batch / passes,
+                                 .tiles = up_tiles_of(rows, config->tile_attn),
+                                 .x = x};
 }
 
-static void take_h(struct attention *a)
+static void take_h(struct up_attention *a)
 {
     a->h = up_alloc(a->rank, UP_TAG_LAYER(NORM, "attn.h", a->layer), a->config->dtype,
                     UP_SHAPE(a->tiles.tile, a->model->hidden));
-    a->h_is_normed = false;
+    a->h_row = -1;
 }
 
-static struct stage stage_at(struct attention *a, int64_t slot)
+static struct up_stage stage_at(struct up_attention *a, int64_t slot)
 {
     int64_t index = slot % a->stages;
-    if (index == 0) a->h_is_normed = false; // another pass has other rows
-    return (struct stage){.slot = slot,
-                          .index = index,
-                          .row = slot / a->stages * a->rows,
-                          .kv = &a->trainer->layouts.kv[index]};
+    return (struct up_stage){.slot = slot,
+                             .index = index,
+                             .row = slot / a->stages * a->rows,
+                             .kv = &a->trainer->layouts.kv[index]};
 }
 
 // Whether K and V of this stage are not those of the next.
-static bool kv_ends(const struct attention *a, const struct stage *s)
+static bool kv_ends(const struct up_attention *a, const struct up_stage *s)
 {
     return s->index + 1 == a->stages || up_config_kv_changes(a->config, s->index + 1);
 }
 
 // The slot's stage, with K and V (and what is gathered for them) from the stage before if it shares
 // them.
-static struct stage next_stage(struct attention *a, const struct stage *before, int64_t slot)
+static struct up_stage next_stage(struct up_attention *a, const struct up_stage *before,
+                                  int64_t slot)
 {
-    struct stage s = stage_at(a, slot);
+    struct up_stage s = stage_at(a, slot);
+    if (kv_ends(a, before)) return s;
     s.k = before->k;
     s.v = before->v;
     s.dk = before->dk;
@@ -107,215 +78,49 @@ static struct stage next_stage(struct attention *a, const struct stage *before, 
 /* --- Tensors of heads ----------------------------------------------------------------------------
  */
 
-static struct up_tag tag_of(const struct attention *a, const char *name, int64_t slot)
+static struct up_tag tag_of(const struct up_attention *a, const char *name, int64_t slot)
 {
     return UP_TAG_INDEX(ATTENTION, name, a->layer, a->slots > 1 ? slot : UP_NO_INDEX);
 }
 
-static const struct up_layout *query_layout(const struct attention *a)
+static const struct up_layout *query_layout(const struct up_attention *a)
 {
     return &a->trainer->layouts.query;
 }
 
 // In sequence layout: [rows, heads of all slots, head_dim] as far as its size goes.
-static struct up_tensor *alloc_slots(struct attention *a, const char *name, int64_t slot,
+static struct up_tensor *alloc_slots(struct up_attention *a, const char *name, int64_t slot,
                                      const struct up_layout *layout)
 {
     return up_alloc(a->rank, tag_of(a, name, slot), a->config->dtype,
                     UP_SHAPE(a->rows, layout->slots_heads, a->model->head_dim));
 }
 
-static struct up_tensor *alloc_own(struct attention *a, const char *name, int64_t slot,
+static struct up_tensor *alloc_own(struct up_attention *a, const char *name, int64_t slot,
                                    const struct up_layout *layout)
 {
     return up_alloc(a->rank, tag_of(a, name, slot), a->config->dtype,
                     UP_SHAPE(a->batch * a->config->seq, layout->own_heads, a->model->head_dim));
 }
 
-static void to_heads(struct attention *a, struct up_tensor **tensor, const char *name, int64_t slot,
-                     const struct up_layout *layout)
+static void to_heads(struct up_attention *a, struct up_stage *s, struct up_tensor **tensor,
+                     const char *name, const struct up_layout *layout)
 {
-    up_to_heads(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config);
+    s->arrives =
+        up_to_heads(a->rank, a->trainer->cp, tensor, tag_of(a, name, s->slot), layout, a->config);
 }
 
-static void to_sequence(struct attention *a, struct up_tensor **tensor, const char *name,
-                        int64_t slot, const struct up_layout *layout)
+static void to_sequence(struct up_attention *a, struct up_stage *s, struct up_tensor **tensor,
+                        const char *name, const struct up_layout *layout)
 {
-    up_to_sequence(a->rank, a->trainer->cp, tensor, tag_of(a, name, slot), layout, a->config,
-                   a->trainer->cp_rank);
+    s->arrives = up_to_sequence(a->rank, a->trainer->cp, tensor, tag_of(a, name, s->slot), layout,
+                                a->config, a->trainer->cp_rank);
 }
 
-// Row `row` of the part of a tensor in sequence layout that is bound for (or comes from) rank r.
-static void *slot_row(const struct attention *a, const struct up_tensor *tensor,
-                      const struct up_layout *layout, int64_t r, int64_t heads, int64_t row)
+// For what was sent last, and with it for all before.
+static void wait_for_arrivals(struct up_attention *a, const struct up_stage *s)
 {
-    // With one rank a pass is the whole batch and the layout's offsets, all 0, are not asked.
-    int64_t at = (r ? layout->slot_at[r] : 0) + row * heads * a->model->head_dim;
-    return (char *)tensor->data + at * up_dtype_bytes[tensor->dtype];
-}
-
-/* --- Projections
- * ---------------------------------------------------------------------------------- */
-
-// A projection to be made or gone back through: y in sequence layout.
-struct projection {
-    enum up_param_kind kind; // WQ, WK or WV
-    struct up_tensor *y;
-};
-
-static const struct up_layout *layout_of(const struct attention *a, const struct stage *s,
-                                         enum up_param_kind kind)
-{
-    return kind == UP_PARAM_WQ ? query_layout(a) : s->kv;
-}
-
-static struct up_heads heads_of(const struct attention *a, const struct stage *s,
-                                enum up_param_kind kind, int64_t r)
-{
-    return kind == UP_PARAM_WQ ? up_config_query_heads(a->config, r, s->index)
-                               : up_config_kv_heads(a->config, r, s->index);
-}
-
-static void normalise(struct attention *a, int64_t first_row, struct up_tile tile)
-{
-    if (a->h_is_normed) return;
-    up_norm(a->trainer, up_row(a->x, first_row + tile.first),
-            up_unit_weight(a->unit, UP_PARAM_ATTN_NORM), a->h->data, tile.rows);
-    a->h_is_normed = tile.rows == a->rows;
-}
-
-// One slice of one projection, for each rank's heads: the product `apply` makes of the slice's rows
-// of y, the weight's rows of those heads, and their gradient.
-static void for_each_slot(struct attention *a, const struct stage *s, const struct projection *p,
-                          struct up_tile tile,
-                          void (*apply)(struct attention *a, void *y, const void *weight,
-                                        float *grad, int64_t rows, int64_t width, float beta),
-                          bool first)
-{
-    int64_t head = a->model->head_dim * a->model->hidden;
-    const char *weight = up_unit_weight(a->unit, p->kind);
-    float *grad = up_unit_grad(a->unit, p->kind);
-    for (int64_t r = 0; r < a->config->cp; r++) {
-        struct up_heads heads = heads_of(a, s, p->kind, r);
-        apply(a, slot_row(a, p->y, layout_of(a, s, p->kind), r, heads.count, tile.first),
-              weight + heads.first * head * up_dtype_bytes[a->config->dtype],
-              grad + heads.first * head, tile.rows, heads.count * a->model->head_dim,
-              first && r == 0 ? 0 : 1);
-    }
-}
-
-static void apply_forward(struct attention *a, void *y, const void *weight, float *grad,
-                          int64_t rows, int64_t width, float beta)
-{
-    (void)grad;
-    (void)beta;
-    up_project(a->trainer, a->h->data, weight, y, rows, width, a->model->hidden, a->model->hidden,
-               0);
-}
-
-static void apply_grad(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
-                       int64_t width, float beta)
-{
-    (void)weight;
-    (void)beta;
-    up_project_grad(a->trainer, y, a->h->data, grad, rows, width, a->model->hidden,
-                    a->model->hidden);
-}
-
-static void apply_back(struct attention *a, void *y, const void *weight, float *grad, int64_t rows,
-                       int64_t width, float beta)
-{
-    (void)grad;
-    up_project_back(a->trainer, y, weight, a->h->data, rows, width, a->model->hidden,
-                    a->model->hidden, beta);
-}
-
-// y = norm(x) W^T for each of them.
-static void project(struct attention *a, const struct stage *s, const struct projection *p,
-                    int count)
-{
-    for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
-        struct up_tile tile = up_tile_at(a->tiles, i);
-        normalise(a, s->row, tile);
-        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_forward, false);
-    }
-}
-
-// From the gradients y to those of the weights, and through the norm into dx.
-static void project_back(struct attention *a, const struct stage *s, const struct projection *p,
-                         int count, struct up_tensor *dx)
-{
-    for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
-        struct up_tile tile = up_tile_at(a->tiles, i);
-        normalise(a, s->row, tile);
-        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_grad, false);
-        // h has served: its place takes its own gradient.
-        a->h_is_normed = false;
-        for (int j = 0; j < count; j++) for_each_slot(a, s, &p[j], tile, apply_back, j == 0);
-        up_norm_back(a->trainer, up_row(a->x, s->row + tile.first),
-                     up_unit_weight(a->unit, UP_PARAM_ATTN_NORM), a->h->data,
-                     up_row(dx, s->row + tile.first), up_unit_grad(a->unit, UP_PARAM_ATTN_NORM),
-                     tile.rows, true);
-    }
-}
-
-// Wo's columns of rank r's heads, and how far apart its rows are. Wo is [hidden, heads x head_dim].
-static int64_t wo_width(const struct attention *a)
-{
-    return a->model->heads * a->model->head_dim;
-}
-
-static int64_t wo_column(const struct attention *a, const struct stage *s, int64_t r)
-{
-    return up_config_query_heads(a->config, r, s->index).first * a->model->head_dim;
-}
-
-// out (+)= o Wo^T over the stage's heads, o in sequence layout; `fresh`: out holds nothing yet.
-static void project_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
-                        struct up_tensor *out, bool fresh)
-{
-    const char *wo = up_unit_weight(a->unit, UP_PARAM_WO);
-    int64_t heads = query_layout(a)->own_heads;
-    for (int64_t r = 0; r < a->config->cp; r++)
-        up_project(a->trainer, slot_row(a, o, query_layout(a), r, heads, 0),
-                   wo + wo_column(a, s, r) * up_dtype_bytes[a->config->dtype], up_row(out, s->row),
-                   a->rows, a->model->hidden, heads * a->model->head_dim, wo_width(a),
-                   fresh && r == 0 ? 0 : 1);
-}
-
-// The stage's part of x + attention. x comes to the sum as late as can be, before the last part:
-// the parts are smaller than x, and what is lost in rounding their sum is as well.
-static void add_to_out(struct attention *a, const struct stage *s, const struct up_tensor *o,
-                       struct up_tensor *out)
-{
-    bool first = s->index == 0, last = s->index + 1 == a->stages;
-    const void *x = up_row(a->x, s->row);
-    void *sum = up_row(out, s->row);
-    int64_t count = a->rows * a->model->hidden;
-    enum up_dtype dtype = a->config->dtype;
-    if (last && first)
-        up_op_cast(a->rank, UP_STREAM_COMPUTE, &(struct up_cast_args){x, sum, count, dtype, dtype});
-    else if (last)
-        up_op_add(a->rank, UP_STREAM_COMPUTE, &(struct up_add_args){x, sum, count, dtype});
-    project_out(a, s, o, out, first && !last);
-}
-
-// The stage's d_o from d, and its part of Wo's gradient.
-static void project_out_back(struct attention *a, const struct stage *s, const struct up_tensor *d,
-                             const struct up_tensor *o, struct up_tensor *d_o)
-{
-    const char *wo = up_unit_weight(a->unit, UP_PARAM_WO);
-    float *grad = up_unit_grad(a->unit, UP_PARAM_WO);
-    int64_t heads = query_layout(a)->own_heads, width = heads * a->model->head_dim;
-    const void *d_rows = up_row(d, s->row);
-    for (int64_t r = 0; r < a->config->cp; r++) {
-        up_project_back(a->trainer, d_rows,
-                        wo + wo_column(a, s, r) * up_dtype_bytes[a->config->dtype],
-                        slot_row(a, d_o, query_layout(a), r, heads, 0), a->rows, a->model->hidden,
-                        width, wo_width(a), 0);
-        up_project_grad(a->trainer, d_rows, slot_row(a, o, query_layout(a), r, heads, 0),
-                        grad + wo_column(a, s, r), a->rows, a->model->hidden, width, wo_width(a));
-    }
+    up_stream_wait_moment(a->rank, UP_STREAM_COMPUTE, s->arrives);
 }
 
 /* --- Norm and RoPE
@@ -332,17 +137,17 @@ static struct up_rope_config rope_of(const struct up_model *m)
 }
 
 // to = RoPE(norm(from)) in sequence layout, slot by slot; kind: WQ or WK. to may be from.
-static void rotate(struct attention *a, const struct stage *s, const struct up_tensor *from,
+static void rotate(struct up_attention *a, const struct up_stage *s, const struct up_tensor *from,
                    struct up_tensor *to, enum up_param_kind kind)
 {
     enum up_param_kind norm = kind == UP_PARAM_WQ ? UP_PARAM_Q_NORM : UP_PARAM_K_NORM;
-    const struct up_layout *layout = layout_of(a, s, kind);
+    const struct up_layout *layout = up_layout_of(a, s, kind);
     for (int64_t r = 0; r < a->config->cp; r++) {
-        int64_t heads = heads_of(a, s, kind, r).count;
+        int64_t heads = up_heads_of(a, s, kind, r).count;
         up_op_rope(a->rank, UP_STREAM_COMPUTE,
                    &(struct up_rope_args){
-                       .x = slot_row(a, from, layout, r, heads, 0),
-                       .y = slot_row(a, to, layout, r, heads, 0),
+                       .x = up_slot_row(a, from, layout, r, heads, 0),
+                       .y = up_slot_row(a, to, layout, r, heads, 0),
                        .weight = a->model->qk_norm ? up_unit_weight(a->unit, norm) : NULL,
                        .epsilon = (float)a->model->norm_epsilon,
                        .rows = a->rows,
@@ -356,21 +161,21 @@ static void rotate(struct attention *a, const struct stage *s, const struct up_t
 }
 
 // d, in place: from after norm and RoPE to before. `raw` is the projection's output, with q/k norm.
-static void rotate_back(struct attention *a, const struct stage *s, struct up_tensor *d,
+static void rotate_back(struct up_attention *a, const struct up_stage *s, struct up_tensor *d,
                         const struct up_tensor *raw, enum up_param_kind kind)
 {
     enum up_param_kind norm = kind == UP_PARAM_WQ ? UP_PARAM_Q_NORM : UP_PARAM_K_NORM;
-    const struct up_layout *layout = layout_of(a, s, kind);
+    const struct up_layout *layout = up_layout_of(a, s, kind);
     bool normed = a->model->qk_norm;
     for (int64_t r = 0; r < a->config->cp; r++) {
-        int64_t heads = heads_of(a, s, kind, r).count;
-        void *rows = slot_row(a, d, layout, r, heads, 0);
+        int64_t heads = up_heads_of(a, s, kind, r).count;
+        void *rows = up_slot_row(a, d, layout, r, heads, 0);
         up_op_rope_backward(
             a->rank, UP_STREAM_COMPUTE,
             &(struct up_rope_backward_args){
                 .dy = rows,
                 .dx = rows,
-                .x = normed ? slot_row(a, raw, layout, r, heads, 0) : NULL,
+                .x = normed ? up_slot_row(a, raw, layout, r, heads, 0) : NULL,
                 .weight = normed ? up_unit_weight(a->unit, norm) : NULL,
                 .d_weight = normed ? up_unit_grad(a->unit, norm) : NULL,
                 .epsilon = (float)a->model->norm_epsilon,
@@ -387,7 +192,7 @@ static void rotate_back(struct attention *a, const struct stage *s, struct up_te
 // *tensor, a projection's output in sequence layout, becomes what attention takes, in head layout.
 // With `keep`, *keep is what the backward needs of it: with q/k norm the output itself (then a copy
 // is rotated), without the result.
-static void rotate_to_heads(struct attention *a, const struct stage *s, struct up_tensor **tensor,
+static void rotate_to_heads(struct up_attention *a, struct up_stage *s, struct up_tensor **tensor,
                             struct up_tensor **keep, enum up_param_kind kind)
 {
     const char *name = kind == UP_PARAM_WQ ? "attn.q" : "attn.k";
@@ -396,19 +201,19 @@ static void rotate_to_heads(struct attention *a, const struct stage *s, struct u
     if (copy) {
         *keep = from;
         *tensor = alloc_slots(a, kind == UP_PARAM_WQ ? "attn.q.rotated" : "attn.k.rotated", s->slot,
-                              layout_of(a, s, kind));
+                              up_layout_of(a, s, kind));
     }
     rotate(a, s, from, *tensor, kind);
-    to_heads(a, tensor, name, s->slot, layout_of(a, s, kind));
+    to_heads(a, s, tensor, name, up_layout_of(a, s, kind));
     if (keep && !copy) *keep = *tensor;
 }
 
 /* --- Forward
  * -------------------------------------------------------------------------------------- */
 
-// Makes the stage's q, and k and v where they change. With `keep`, what the backward needs of them
-// goes to kept.
-static void make_qkv(struct attention *a, struct stage *s, bool keep)
+// Makes the stage's q, and k and v where they change, and sends them. With `keep`, what the
+// backward needs of them goes to kept.
+static void make_qkv(struct up_attention *a, struct up_stage *s, bool keep)
 {
     bool kv = up_config_kv_changes(a->config, s->index);
     struct up_kept *kept = a->kept;
@@ -417,17 +222,17 @@ static void make_qkv(struct attention *a, struct stage *s, bool keep)
         s->k = alloc_slots(a, "attn.k", s->slot, s->kv);
         s->v = alloc_slots(a, "attn.v", s->slot, s->kv);
     }
-    struct projection p[] = {{UP_PARAM_WQ, s->q}, {UP_PARAM_WK, s->k}, {UP_PARAM_WV, s->v}};
-    project(a, s, p, kv ? 3 : 1);
+    struct up_projection p[] = {{UP_PARAM_WQ, s->q}, {UP_PARAM_WK, s->k}, {UP_PARAM_WV, s->v}};
+    up_stage_project(a, s, p, kv ? 3 : 1);
     rotate_to_heads(a, s, &s->q, keep ? &kept->q[s->slot] : NULL, UP_PARAM_WQ);
     if (!kv) return;
     rotate_to_heads(a, s, &s->k, keep ? &kept->k[s->slot] : NULL, UP_PARAM_WK);
-    to_heads(a, &s->v, "attn.v", s->slot, s->kv);
+    to_heads(a, s, &s->v, "attn.v", s->kv);
     if (keep) kept->v[s->slot] = s->v;
 }
 
 // Gives up q, and k and v with their last stage; what is kept (with `all`) stays for the backward.
-static void drop_qkv(struct attention *a, struct stage *s, bool all)
+static void drop_qkv(struct up_attention *a, struct up_stage *s, bool all)
 {
     // With q/k norm what is kept are the raw projections: q and k themselves may go.
     bool made_of_raw = a->model->qk_norm;
@@ -438,12 +243,13 @@ static void drop_qkv(struct attention *a, struct stage *s, bool all)
     s->k = s->v = NULL;
 }
 
-static struct up_attention_shape kernel_shape(const struct attention *a, const struct stage *s)
+static struct up_attention_shape kernel_shape(const struct up_attention *a,
+                                              const struct up_stage *s)
 {
     return up_attention_shape_of(a->config, a->trainer->cp_rank, s->index, a->batch);
 }
 
-static void attend(struct attention *a, struct stage *s)
+static void attend(struct up_attention *a, struct up_stage *s)
 {
     s->o = alloc_own(a, "attn.o", s->slot, query_layout(a));
     s->lse = up_alloc(a->rank, tag_of(a, "attn.lse", s->slot), UP_F32,
@@ -459,7 +265,8 @@ static void attend(struct attention *a, struct stage *s)
 }
 
 // Keeps the stage's output, or not; sends it away in the forward of a block that offloads it.
-static void keep_output(struct attention *a, struct stage *s, enum up_checkpoint keep, bool store)
+static void keep_output(struct up_attention *a, struct up_stage *s, enum up_checkpoint keep,
+                        bool store)
 {
     if (keep == UP_CHECKPOINT_BLOCK) {
         up_free(a->rank, &s->o);
@@ -475,22 +282,31 @@ static void keep_output(struct attention *a, struct stage *s, enum up_checkpoint
     }
 }
 
+// While a stage's output is on its way back, the next stage's q, k and v are made, and while those
+// are on theirs, the output is projected: what is sent is hidden, and no more memory is taken than
+// the kernel takes.
 void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                           struct up_tensor *out, enum up_checkpoint keep, bool rebuild)
 {
-    struct attention a = attention_of(trainer, layer, x);
-    struct stage s = {0};
+    struct up_attention a = attention_of(trainer, layer, x);
     bool all = keep == UP_CHECKPOINT_NONE;
     bool store = !rebuild && up_config_offloads_attention(a.config, layer);
     take_h(&a);
-    for (int64_t slot = 0; slot < a.slots; slot++) {
-        s = next_stage(&a, &s, slot);
-        make_qkv(&a, &s, all);
-        if (slot + 1 == a.slots) up_free(a.rank, &a.h);
+    struct up_stage s = stage_at(&a, 0), next = {0};
+    make_qkv(&a, &s, all);
+    for (int64_t slot = 0; slot < a.slots; slot++, s = next) {
+        bool last = slot + 1 == a.slots;
+        if (last) up_free(a.rank, &a.h);
+        wait_for_arrivals(&a, &s);
         attend(&a, &s);
         drop_qkv(&a, &s, all);
-        to_sequence(&a, &s.o, "attn.o", slot, query_layout(&a));
-        add_to_out(&a, &s, s.o, out);
+        to_sequence(&a, &s, &s.o, "attn.o", query_layout(&a));
+        if (!last) {
+            next = next_stage(&a, &s, slot + 1);
+            make_qkv(&a, &next, all);
+        }
+        wait_for_arrivals(&a, &s);
+        up_stage_add_to_out(&a, &s, s.o, out);
         keep_output(&a, &s, keep, store);
     }
     // x has been read for the last time.
@@ -500,14 +316,14 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
 void up_attention_residual(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                            struct up_tensor *out)
 {
-    struct attention a = attention_of(trainer, layer, x);
+    struct up_attention a = attention_of(trainer, layer, x);
     struct up_stored *o = a.kept->o;
     up_fetch_begin(a.rank, &o[0], true);
     for (int64_t slot = 0; slot < a.slots; slot++) {
-        struct stage s = stage_at(&a, slot);
+        struct up_stage s = stage_at(&a, slot);
         up_fetch_end(a.rank);
         if (slot + 1 < a.slots) up_fetch_begin(a.rank, &o[slot + 1], true);
-        add_to_out(&a, &s, o[slot].device, out);
+        up_stage_add_to_out(&a, &s, o[slot].device, out);
     }
 }
 
@@ -516,37 +332,36 @@ void up_attention_residual(struct up_trainer *trainer, int64_t layer, const stru
 
 // d_o of every stage, and Wo's gradient. Of an output that also waits in host memory the device's
 // copy goes: it comes again with its stage.
-static void all_d_o(struct attention *a, const struct up_tensor *d, struct up_tensor **d_o)
+static void all_d_o(struct up_attention *a, const struct up_tensor *d, struct up_tensor **d_o)
 {
     for (int64_t slot = 0; slot < a->slots; slot++) {
-        struct stage s = stage_at(a, slot);
+        struct up_stage s = stage_at(a, slot);
         struct up_stored *o = &a->kept->o[slot];
         d_o[slot] = alloc_slots(a, "attn.do", slot, query_layout(a));
-        project_out_back(a, &s, d, o->device, d_o[slot]);
+        up_stage_out_back(a, &s, d, o->device, d_o[slot]);
         if (o->host) up_free(a->rank, &o->device);
     }
 }
 
 // A kept projection with q/k norm is normalised and rotated into a new tensor, in head layout.
-static struct up_tensor *rotated_copy(struct attention *a, const struct stage *s,
+static struct up_tensor *rotated_copy(struct up_attention *a, struct up_stage *s,
                                       const struct up_tensor *raw, enum up_param_kind kind)
 {
     bool query = kind == UP_PARAM_WQ;
-    struct up_tensor *copy =
-        alloc_slots(a, query ? "attn.q.rotated" : "attn.k.rotated", s->slot, layout_of(a, s, kind));
+    struct up_tensor *copy = alloc_slots(a, query ? "attn.q.rotated" : "attn.k.rotated", s->slot,
+                                         up_layout_of(a, s, kind));
     rotate(a, s, raw, copy, kind);
-    to_heads(a, &copy, query ? "attn.q" : "attn.k", s->slot, layout_of(a, s, kind));
+    to_heads(a, s, &copy, query ? "attn.q" : "attn.k", up_layout_of(a, s, kind));
     return copy;
 }
 
-// The stage's q, k and v: what the forward kept of them, or made again. *raw_q (and s->raw_k) are
-// the kept projections, with q/k norm.
-static void take_qkv(struct attention *a, struct stage *s, struct up_tensor **raw_q)
+// The stage's q, k and v: what the forward kept of them, or made again. raw_q and raw_k are the
+// kept projections, with q/k norm.
+static void take_qkv(struct up_attention *a, struct up_stage *s)
 {
     struct up_kept *kept = a->kept;
     int64_t i = s->slot;
     bool kv = kept->v[i] != NULL, normed = a->model->qk_norm;
-    *raw_q = NULL;
     if (!kept->q[i]) {
         make_qkv(a, s, false);
         return;
@@ -557,12 +372,12 @@ static void take_qkv(struct attention *a, struct stage *s, struct up_tensor **ra
         s->v = kept->v[i];
         if (normed) s->raw_k = kept->k[i];
     }
-    if (normed) *raw_q = kept->q[i];
+    if (normed) s->raw_q = kept->q[i];
     kept->q[i] = kept->k[i] = kept->v[i] = NULL;
 }
 
 // Fetches what the slot's backward needs of attention's output, if it is in host memory.
-static void fetch_output(struct attention *a, int64_t slot)
+static void fetch_output(struct up_attention *a, int64_t slot)
 {
     up_fetch_begin(a->rank, &a->kept->o[slot], false);
     up_fetch_begin(a->rank, &a->kept->lse[slot], false);
@@ -577,7 +392,7 @@ static struct up_tensor *take_stored(struct up_stored *stored)
 
 // dq takes d_o's place; dk and dv gather the stages that share K and V. o, lse, q (and k, v with
 // their last stage) are freed.
-static void attend_back(struct attention *a, struct stage *s)
+static void attend_back(struct up_attention *a, struct up_stage *s)
 {
     bool first = s->dk == NULL;
     struct up_attention_shape shape = kernel_shape(a, s);
@@ -609,68 +424,86 @@ static void attend_back(struct attention *a, struct stage *s)
     drop_qkv(a, s, false);
 }
 
-// From d_q or d_k, in head layout, to the gradient of its projection: in sequence layout, before
-// norm and RoPE. *raw is the kept projection, or made again where the norm's backward needs it;
-// freed.
-static void back_to_projection(struct attention *a, struct stage *s, struct up_tensor **d,
+// What the stage's kernel takes, into head layout: q, k and v, o, lse and d_o.
+static void send_to_heads(struct up_attention *a, struct up_stage *s, struct up_tensor **d_o)
+{
+    take_qkv(a, s);
+    up_fetch_end(a->rank);
+    s->o = take_stored(&a->kept->o[s->slot]);
+    s->lse = take_stored(&a->kept->lse[s->slot]);
+    s->d_o = d_o[s->slot];
+    d_o[s->slot] = NULL;
+    to_heads(a, s, &s->o, "attn.o", query_layout(a));
+    to_heads(a, s, &s->d_o, "attn.do", query_layout(a));
+}
+
+// What the kernel made, into sequence layout: dq, and dk and dv when their last stage is done.
+static void send_to_sequence(struct up_attention *a, struct up_stage *s)
+{
+    to_sequence(a, s, &s->d_o, "attn.dq", query_layout(a));
+    if (!kv_ends(a, s)) return;
+    to_sequence(a, s, &s->dk, "attn.dk", s->kv);
+    to_sequence(a, s, &s->dv, "attn.dv", s->kv);
+}
+
+// From d_q or d_k to the gradient of its projection, before norm and RoPE; in sequence layout. *raw
+// is the kept projection, or made again where the norm's backward needs it; freed.
+static void back_to_projection(struct up_attention *a, struct up_stage *s, struct up_tensor *d,
                                struct up_tensor **raw, enum up_param_kind kind)
 {
     bool query = kind == UP_PARAM_WQ;
-    to_sequence(a, d, query ? "attn.dq" : "attn.dk", s->slot, layout_of(a, s, kind));
     if (a->model->qk_norm && !*raw) {
-        *raw = alloc_slots(a, query ? "attn.q.raw" : "attn.k.raw", s->slot, layout_of(a, s, kind));
-        project(a, s, &(struct projection){kind, *raw}, 1);
+        *raw =
+            alloc_slots(a, query ? "attn.q.raw" : "attn.k.raw", s->slot, up_layout_of(a, s, kind));
+        up_stage_project(a, s, &(struct up_projection){kind, *raw}, 1);
     }
-    rotate_back(a, s, *d, *raw, kind);
+    rotate_back(a, s, d, *raw, kind);
     up_free(a->rank, raw);
 }
 
 // From the stage's dq (and dk, dv when their last stage is done) into dx and the weights'
 // gradients.
-static void back_to_x(struct attention *a, struct stage *s, struct up_tensor *raw_q,
-                      struct up_tensor *dx)
+static void back_to_x(struct up_attention *a, struct up_stage *s, struct up_tensor *dx)
 {
     bool kv = kv_ends(a, s);
-    back_to_projection(a, s, &s->d_o, &raw_q, UP_PARAM_WQ);
-    if (kv) {
-        back_to_projection(a, s, &s->dk, &s->raw_k, UP_PARAM_WK);
-        to_sequence(a, &s->dv, "attn.dv", s->slot, s->kv);
-    }
-    struct projection p[] = {{UP_PARAM_WQ, s->d_o}, {UP_PARAM_WK, s->dk}, {UP_PARAM_WV, s->dv}};
-    project_back(a, s, p, kv ? 3 : 1, dx);
+    back_to_projection(a, s, s->d_o, &s->raw_q, UP_PARAM_WQ);
+    if (kv) back_to_projection(a, s, s->dk, &s->raw_k, UP_PARAM_WK);
+    struct up_projection p[] = {{UP_PARAM_WQ, s->d_o}, {UP_PARAM_WK, s->dk}, {UP_PARAM_WV, s->dv}};
+    up_stage_project_back(a, s, p, kv ? 3 : 1, dx);
     up_free(a->rank, &s->d_o);
     if (!kv) return;
     up_free(a->rank, &s->dk);
     up_free(a->rank, &s->dv);
 }
 
+// As in the forward: while a stage's gradients are on their way back, what the next stage's kernel
+// takes is made, and while that is on its way, they are projected.
 void up_attention_backward(struct up_trainer *trainer, int64_t layer, const struct up_tensor *x,
                            struct up_tensor *d)
 {
-    struct attention a = attention_of(trainer, layer, x);
-    struct up_tensor **d_o = trainer->stage_scratch, *raw_q = NULL;
-    struct stage s = {0};
+    struct up_attention a = attention_of(trainer, layer, x);
+    struct up_tensor **d_o = trainer->stage_scratch;
     all_d_o(&a, d, d_o);
     take_h(&a);
     fetch_output(&a, 0);
-    for (int64_t slot = 0; slot < a.slots; slot++) {
+    struct up_stage s = stage_at(&a, 0), next = {0};
+    send_to_heads(&a, &s, d_o);
+    for (int64_t slot = 0; slot < a.slots; slot++, s = next) {
         bool last = slot + 1 == a.slots;
-        s = next_stage(&a, &s, slot);
-        take_qkv(&a, &s, &raw_q);
-        up_fetch_end(a.rank);
-        s.o = take_stored(&a.kept->o[slot]);
-        s.lse = take_stored(&a.kept->lse[slot]);
-        s.d_o = d_o[slot];
-        d_o[slot] = NULL;
-        to_heads(&a, &s.o, "attn.o", slot, query_layout(&a));
-        to_heads(&a, &s.d_o, "attn.do", slot, query_layout(&a));
+        wait_for_arrivals(&a, &s);
         // What comes next arrives while the kernel runs.
         if (last)
             up_block_prefetch_below(trainer, layer);
         else
             fetch_output(&a, slot + 1);
         attend_back(&a, &s);
-        back_to_x(&a, &s, raw_q, d);
+        send_to_sequence(&a, &s);
+        if (!last) {
+            next = next_stage(&a, &s, slot + 1);
+            send_to_heads(&a, &next, d_o);
+        }
+        wait_for_arrivals(&a, &s);
+        back_to_x(&a, &s, d);
     }
     up_free(a.rank, &a.h);
 }

@@ -47,8 +47,12 @@ void up_layouts_release(struct up_layouts *layouts)
     *layouts = (struct up_layouts){0};
 }
 
-static void exchange(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
-                     struct up_tag tag, struct up_shape shape, struct up_exchange offsets)
+// Nothing was sent, and nobody has to wait.
+static const struct up_moment nowhere = {UP_STREAM_COMM, 0};
+
+static struct up_moment exchange(struct up_rank *rank, struct up_comm *cp,
+                                 struct up_tensor **tensor, struct up_tag tag,
+                                 struct up_shape shape, struct up_exchange offsets)
 {
     struct up_tensor *from = *tensor;
     up_stream_wait(rank, UP_STREAM_COMM, UP_STREAM_COMPUTE);
@@ -56,25 +60,26 @@ static void exchange(struct up_rank *rank, struct up_comm *cp, struct up_tensor 
         up_alloc_on(rank, UP_SPACE_DEVICE, UP_STREAM_COMM, tag, from->dtype, shape);
     up_comm_all_to_all(rank, cp, UP_STREAM_COMM, from->data, to->data, &offsets, from->dtype);
     up_free_on(rank, tensor, UP_STREAM_COMM);
-    up_stream_wait(rank, UP_STREAM_COMPUTE, UP_STREAM_COMM);
     *tensor = to;
+    return up_stream_moment(rank, UP_STREAM_COMM);
 }
 
-void up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
-                 struct up_tag tag, const struct up_layout *layout, const struct up_config *config)
+struct up_moment up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
+                             struct up_tag tag, const struct up_layout *layout,
+                             const struct up_config *config)
 {
-    if (config->cp == 1) return;
-    exchange(rank, cp, tensor, tag,
-             UP_SHAPE(config->seq, layout->own_heads, config->model.head_dim),
-             (struct up_exchange){layout->slot_at, layout->tokens_at});
+    if (config->cp == 1) return nowhere;
+    return exchange(rank, cp, tensor, tag,
+                    UP_SHAPE(config->seq, layout->own_heads, config->model.head_dim),
+                    (struct up_exchange){layout->slot_at, layout->tokens_at});
 }
 
-void up_to_sequence(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
-                    struct up_tag tag, const struct up_layout *layout,
-                    const struct up_config *config, int64_t cp_rank)
+struct up_moment up_to_sequence(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
+                                struct up_tag tag, const struct up_layout *layout,
+                                const struct up_config *config, int64_t cp_rank)
 {
-    if (config->cp == 1) return;
-    exchange(
+    if (config->cp == 1) return nowhere;
+    return exchange(
         rank, cp, tensor, tag,
         UP_SHAPE(up_config_tokens(config, cp_rank), layout->slots_heads, config->model.head_dim),
         (struct up_exchange){layout->tokens_at, layout->slot_at});

@@ -3,7 +3,7 @@
  * In sequence layout a rank holds, for its own tokens, the heads of all ranks, in slots:
  * slot r is [T, heads of rank r, head_dim]. In head layout it holds, for all tokens of the
  * sequence, its own heads: [S, heads, head_dim]. Projections write the slots directly, and what
- * arrives from the ranks in their order is the other layout: nothing is packed or permuted. With
+ * arrives from the ranks in their order is the other layout: nothing is permuted. With
  * one rank both layouts are the same bytes, and nothing moves.
  */
 #ifndef UP_TRAINER_EXCHANGE_H
@@ -31,12 +31,14 @@ enum up_status up_layouts_init(struct up_layouts *layouts, const struct up_confi
                                int64_t cp_rank, struct up_error *err);
 void up_layouts_release(struct up_layouts *layouts);
 
-/* Sends *tensor to the other layout, on the comm stream, and puts what arrived in its place: a new
- * tensor under `tag`. The compute stream may use it. With one rank nothing is done. */
-void up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
-                 struct up_tag tag, const struct up_layout *layout, const struct up_config *config);
-void up_to_sequence(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
-                    struct up_tag tag, const struct up_layout *layout,
-                    const struct up_config *config, int64_t cp_rank);
+/* Sends *tensor to the other layout, on the comm stream, and puts what arrives in its place: a new
+ * tensor under `tag`, there at the moment that is returned; the compute stream is to wait for it.
+ * With one rank nothing is done. */
+struct up_moment up_to_heads(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
+                             struct up_tag tag, const struct up_layout *layout,
+                             const struct up_config *config);
+struct up_moment up_to_sequence(struct up_rank *rank, struct up_comm *cp, struct up_tensor **tensor,
+                                struct up_tag tag, const struct up_layout *layout,
+                                const struct up_config *config, int64_t cp_rank);
 
 #endif

@@ -24,8 +24,8 @@ enum {
     /* What all tries together may cost, in address ranges gone through, for each percent that the
      * height is above the live peak; and at most. Bounds the time, and unlike a clock gives equal
      * plans on all machines. */
-    WORK_FOR_PERCENT = 64000000,
-    MOST_WORK = 250000000,
+    WORK_FOR_PERCENT = 160000000,
+    MOST_WORK = 400000000,
     REPAIRS = 20, // tries of one order
     VISIT = 8,    // what visiting a node costs besides, in ranges
     /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far

@@ -132,6 +132,12 @@ struct up_cost up_cost_add(const struct up_add_args *a)
     return pointwise(3 * (double)a->count, a->dtype);
 }
 
+struct up_cost up_cost_regroup(const struct up_regroup_args *a)
+{
+    double elements = (double)a->blocks * (double)a->rows * (double)a->width;
+    return pointwise((a->add ? 3 : 2) * elements, a->dtype);
+}
+
 struct up_cost up_cost_cast(const struct up_cast_args *a)
 {
     return add_bytes(pointwise((double)a->count, a->from),

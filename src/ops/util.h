@@ -3,6 +3,8 @@
 
 #include "trace/names.h"
 
+#include <stdbool.h>
+
 /* Zeroes. */
 struct up_fill_args {
     void *x;
@@ -23,6 +25,17 @@ struct up_add_args {
     void *y;       // [count]
     int64_t count;
     enum up_dtype dtype;
+};
+
+/* Blocks of rows from one place to another, from the distances that one has to those of the other:
+ * to[b to_block + i to_ld + j] (+)= from[b from_block + i from_ld + j], distances in elements. */
+struct up_regroup_args {
+    const void *from;
+    void *to;
+    int64_t blocks, rows, width; // rows of `width` elements in a block
+    int64_t from_block, from_ld, to_block, to_ld;
+    enum up_dtype dtype;
+    bool add; // to what is there
 };
 
 #endif

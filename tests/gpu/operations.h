@@ -309,6 +309,22 @@ static void run_add(const int64_t *p, const struct side *side)
     RUN(add, .x = side->t[0], .y = side->t[1], .count = p[0], .dtype = side->dtype);
 }
 
+static void operands_regroup(const int64_t *p, enum up_device_kind kind, struct operand *o)
+{
+    int64_t together = p[0] * p[1] * p[2], apart = p[0] * (p[1] * p[2] + p[3]);
+    (void)kind;
+    o[0] = operand(FLOAT, IN, p[4] ? together : apart);
+    o[1] = operand(FLOAT, ADD, p[4] ? apart : together);
+}
+
+static void run_regroup(const int64_t *p, const struct side *side)
+{
+    struct up_regroup_args a = regroup_settings(p);
+    RUN(regroup, .from = side->t[0], .to = side->t[1], .blocks = a.blocks, .rows = a.rows,
+        .width = a.width, .from_block = a.from_block, .from_ld = a.from_ld, .to_block = a.to_block,
+        .to_ld = a.to_ld, .dtype = side->dtype, .add = a.add);
+}
+
 static void operands_sum_squares(const int64_t *p, enum up_device_kind kind, struct operand *o)
 {
     (void)kind;
@@ -367,6 +383,7 @@ static const struct op ops[] = {
     OP(fill, 0, 0, 0, 0, true),
     OP(cast, 0, 0, 0, 0, true),
     OP(add, 4e-3, 0, 0, 0, true),
+    OP(regroup, 4e-3, 0, 0, 0, true),
     OP(sum_squares, 0, 0, 1e-12, 0, true),
     OP(adamw, 0, 0, 1e-6, 0, true),
 };

@@ -356,4 +356,18 @@ static inline void reference_adamw(const int64_t *p, double *const *t)
     }
 }
 
+/* p: blocks, rows, width, elements between blocks; whether from side by side (a row of all blocks
+ * after the other) to blocks; whether to add. */
+static inline struct up_regroup_args regroup_settings(const int64_t *p)
+{
+    int64_t blocks = p[0], rows = p[1], width = p[2], apart = rows * width + p[3];
+    struct up_regroup_args a = {
+        .blocks = blocks, .rows = rows, .width = width, .dtype = UP_F32, .add = p[5] != 0};
+    a.from_block = p[4] ? width : apart;
+    a.from_ld = p[4] ? blocks * width : width;
+    a.to_block = p[4] ? apart : width;
+    a.to_ld = p[4] ? width : blocks * width;
+    return a;
+}
+
 #endif

@@ -356,6 +356,32 @@ static void reference_add(const int64_t *p, double *const *t)
     for (int64_t i = 0; i < p[0]; i++) t[1][i] += t[0][i];
 }
 
+static void operands_regroup(const int64_t *p, struct operand *o)
+{
+    int64_t together = p[0] * p[1] * p[2], apart = p[0] * (p[1] * p[2] + p[3]);
+    o[0] = (struct operand){p[4] ? together : apart, IN, false};
+    o[1] = (struct operand){p[4] ? apart : together, ADD, false};
+}
+
+static void run_regroup(const int64_t *p, float *const *t)
+{
+    struct up_regroup_args a = regroup_settings(p);
+    a.from = t[0];
+    a.to = t[1];
+    up_cpu_regroup(&a);
+}
+
+static void reference_regroup(const int64_t *p, double *const *t)
+{
+    struct up_regroup_args a = regroup_settings(p);
+    for (int64_t b = 0; b < a.blocks; b++)
+        for (int64_t i = 0; i < a.rows; i++)
+            for (int64_t j = 0; j < a.width; j++) {
+                double *to = &t[1][b * a.to_block + i * a.to_ld + j];
+                *to = (a.add ? *to : 0) + t[0][b * a.from_block + i * a.from_ld + j];
+            }
+}
+
 /* Rounded to 8 significant bits, ties to even. */
 static void reference_cast(const int64_t *p, double *const *t)
 {
@@ -451,6 +477,12 @@ static const struct op_case cases[] = {
     CASE(cast, 0, 40001),
     CASE(add, FORWARD, 40001),
     CASE(add, FORWARD, 0),
+    CASE(regroup, 0, 4, 33, 16, 0, 0, 0),
+    CASE(regroup, FORWARD, 3, 7, 5, 11, 0, 1),
+    CASE(regroup, 0, 4, 33, 16, 8, 1, 0),
+    CASE(regroup, FORWARD, 2, 50, 9, 3, 1, 1),
+    CASE(regroup, 0, 1, 20, 24, 0, 1, 0),
+    CASE(regroup, 0, 3, 0, 8, 0, 0, 0),
 };
 
 /* A case's operands: as fp32, and the reference's. Aliased outputs share the input's fp32 memory.

@@ -59,3 +59,19 @@ void up_cpu_add(const void *args)
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < a->count; i++) y[i] += x[i];
 }
+
+static void regroup_row(const struct up_regroup_args *a, int64_t b, int64_t i)
+{
+    const float *from = (const float *)a->from + b * a->from_block + i * a->from_ld;
+    float *to = (float *)a->to + b * a->to_block + i * a->to_ld;
+    for (int64_t j = 0; j < a->width; j++) to[j] = a->add ? to[j] + from[j] : from[j];
+}
+
+void up_cpu_regroup(const void *args)
+{
+    const struct up_regroup_args *a = args;
+    UP_ASSERT(a->dtype == UP_F32);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t b = 0; b < a->blocks; b++)
+        for (int64_t i = 0; i < a->rows; i++) regroup_row(a, b, i);
+}

@@ -64,3 +64,36 @@ void up_cuda_add(const void *args, struct up_cuda *cuda)
     up_cuda_launch(cuda, "add", UP_CUDA_PICK(add, a->dtype, up_aligned(a->x, a->y)),
                    up_pointwise_grid(cuda, a->count), *a);
 }
+
+/* A vector at a time; rows are cut into vectors, the last of which may be short. */
+template <typename T, bool WHOLE> static __global__ void regroup(const struct up_regroup_args a)
+{
+    int64_t vectors = up_divide_up(a.width, UP_VEC), pieces = a.blocks * a.rows * vectors;
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pieces; i += step) {
+        int64_t column = i % vectors * UP_VEC, row = i / vectors % a.rows,
+                block = i / vectors / a.rows;
+        const T *from = (const T *)a.from + block * a.from_block + row * a.from_ld + column;
+        T *to = (T *)a.to + block * a.to_block + row * a.to_ld + column;
+        struct up_vec x = up_read<WHOLE>(from, a.width - column);
+        if (a.add) {
+            struct up_vec y = up_read<WHOLE>(to, a.width - column);
+#pragma unroll
+            for (int e = 0; e < UP_VEC; e++) x.at[e] += y.at[e];
+        }
+        up_write<WHOLE>(to, a.width - column, x);
+    }
+}
+
+void up_cuda_regroup(const void *args, struct up_cuda *cuda)
+{
+    const struct up_regroup_args *a = (const struct up_regroup_args *)args;
+    UP_ASSERT(up_is_float(a->dtype));
+    bool whole = up_aligned(a->from, a->to) && a->width % UP_VEC == 0 &&
+                 a->from_block % UP_VEC == 0 && a->from_ld % UP_VEC == 0 &&
+                 a->to_block % UP_VEC == 0 && a->to_ld % UP_VEC == 0;
+    up_cuda_launch(cuda, "regroup", UP_CUDA_PICK(regroup, a->dtype, whole),
+                   up_pointwise_grid(cuda, a->blocks * a->rows * up_divide_up(a->width, UP_VEC) *
+                                               UP_VEC),
+                   *a);
+}
