@@ -68,7 +68,7 @@ void up_cuda_add(const void *args, struct up_cuda *cuda)
 /* A vector at a time; rows are cut into vectors, the last of which may be short. */
 template <typename T, bool WHOLE> static __global__ void regroup(const struct up_regroup_args a)
 {
-    int64_t vectors = up_divide_up(a.width, UP_VEC), pieces = a.blocks * a.rows * vectors;
+    int64_t vectors = (a.width + UP_VEC - 1) / UP_VEC, pieces = a.blocks * a.rows * vectors;
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pieces; i += step) {
         int64_t column = i % vectors * UP_VEC, row = i / vectors % a.rows,
