@@ -12,6 +12,7 @@ struct up_train_options {
     const char *data, *trace, *json_log, *machine;
     const char *save, *resume; // NULL when not given
     int64_t layers;            // 0: all
+    int64_t active_layers;     // 0: all of them
     int64_t seq, batch, steps, seed, threads, chaos;
     int data_format, device, dtype, as; // dtype and as: -1 when not given
     struct up_span trace_steps;         // {-1, -1} when not given
