@@ -211,6 +211,16 @@ out:
     return rc;
 }
 
+bool up_seat_force_block_rows(struct up_seat *seat, int64_t rows)
+{
+    if (seat->device->kind != UP_DEVICE_CUDA) return false;
+#if UPIPE_CUDA
+    up_cuda_attention_force_block_rows(up_device_cuda_launch(seat->device), rows);
+#endif
+    (void)rows;
+    return true;
+}
+
 void up_seat_leave(struct up_seat *seat)
 {
     seat->device->given_up = NULL;

@@ -37,6 +37,9 @@ enum up_status up_group_join(struct up_group *group, int number, struct up_error
  * `rehearsal` is the plan's. */
 enum up_status up_group_prepare(struct up_group *group, struct up_rank *rank,
                                 const struct up_rehearsal *rehearsal, struct up_error *err);
+/* Forward attention of a cuda seat takes so many query rows at a time (0: as it chooses itself);
+ * false on other devices, which do not cut rows. */
+bool up_seat_force_block_rows(struct up_seat *seat, int64_t rows);
 /* Gives up the seat's communicators; of a group that was aborted, what is under way. */
 void up_seat_leave(struct up_seat *seat);
 void up_group_close(struct up_group *group);

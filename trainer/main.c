@@ -1,4 +1,5 @@
 /* upipe-train: parse, open, run, close. */
+#include "trainer/bench.h"
 #include "trainer/blas.h"
 #include "trainer/train.h"
 
@@ -18,9 +19,12 @@ static void on_signal(int number)
 static void usage(FILE *out)
 {
     fputs(
-        "usage: upipe-train [options]\n\n"
+        "usage: upipe-train [options]\n"
+        "       upipe-train bench [options]\n\n"
         "Trains a transformer of the Llama or Qwen3 family on a token file, and records where its\n"
-        "memory goes (--trace; upipe-report explains it).\n",
+        "memory goes (--trace; upipe-report explains it). bench measures what this machine does "
+        "at\n"
+        "the shapes of such a run.\n",
         out);
     up_options_help(up_train_option_table, out);
     fputs("\nSizes accept K, M, G and KiB, MiB, GiB (512K = 524288).\n"
@@ -60,7 +64,9 @@ int main(int argc, char **argv)
     struct up_arguments arguments;
     struct up_error error = {0};
     char command[4096];
-    enum up_status rc = up_train_options_parse(&options, argc, argv, &arguments, &error);
+    int bench = argc > 1 && !strcmp(argv[1], "bench");
+    enum up_status rc =
+        up_train_options_parse(&options, argc - bench, argv + bench, &arguments, &error);
     if (!rc && arguments.help) {
         usage(stdout);
         return 0;
@@ -73,7 +79,7 @@ int main(int argc, char **argv)
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);
         join(command, sizeof command, argc, argv);
-        rc = up_train(&options, command, &stop_asked, &error);
+        rc = bench ? up_bench(&options, &error) : up_train(&options, command, &stop_asked, &error);
     }
     if (rc) fprintf(stderr, "upipe-train: %s\n", error.text);
     return (int)rc;

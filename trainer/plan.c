@@ -36,13 +36,11 @@ enum up_status up_trainer_plan(const struct up_config *config, int rank,
     UP_TRY(up_rank_init(&dry_rank, rank, device, NULL, NULL, err));
     UP_TRY(up_trainer_init(&trainer, &dry_rank, config, world, cp, err));
     up_rank_record_lives(&dry_rank, &lives);
-    if (config->as == UP_DEVICE_CUDA) {
-        dry_rank.rehearsal = plan->rehearsal = up_rehearsal_create();
-        if (!plan->rehearsal) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    }
+    dry_rank.rehearsal = plan->rehearsal = up_rehearsal_create();
+    if (!plan->rehearsal) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(dry_step(&trainer, err));
     UP_TRY(up_step_plan_make(&dry_rank, &lives, &plan->step, err));
-    if (plan->rehearsal) make_room(plan);
+    if (config->as == UP_DEVICE_CUDA) make_room(plan);
     plan->layer_s = trainer.longest_s;
 out:
     up_trainer_release(&trainer);
