@@ -379,10 +379,14 @@ void up_emit_share_change(struct up_emitter *emitter, const char *key, const cha
                           double value)
 {
     char text[UP_UNITS_TEXT];
-    double percent = 100 * value;
+    double percent = fabs(value) < 0.00005 ? 0 : 100 * value;
     if (percent < 1000)
-        snprintf(text, sizeof text, fabs(percent) < 9.995 ? "%+.2f%%" : "%+.0f%%", percent);
+        snprintf(text, sizeof text,
+                 percent == 0            ? "%.2f%%"
+                 : fabs(percent) < 9.995 ? "%+.2f%%"
+                                         : "%+.0f%%",
+                 percent);
     else
         snprintf(text, sizeof text, "x%.4g", value + 1);
-    real(emitter, key, form, value, percent == 0 ? "=" : text);
+    real(emitter, key, form, value, value == 0 ? "=" : text);
 }
