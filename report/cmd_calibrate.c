@@ -35,6 +35,7 @@ struct calibration {
     struct up_figures base, machine;
     struct up_figure_sources sources;
     bool learnt[UP_FIGURE_COUNT];
+    bool no_memory;    // for a source
     double forecast_s; // of this run's own step with these rates; NaN: not known
 };
 
@@ -52,9 +53,14 @@ static enum up_status find_base(struct calibration *c, struct up_emitter *emitte
     char *text = json_dumps(json_object_get(config, "machine"), JSON_COMPACT);
     const char *name =
         json_string_value(json_object_get(json_object_get(config, "options"), "machine"));
+    if (!text && json_object_get(config, "machine")) UP_TRY(up_no_memory(err));
     bool found = text && up_figures_stored(text, &c->base);
     free(text);
-    if (!found && name) found = !up_figures_find(name, &c->base, &why);
+    if (!found && name) {
+        rc = up_figures_find(name, &c->base, &why);
+        if (rc == UP_FAILED) UP_TRY(up_fail(err, rc, "%s", why.text));
+        found = rc == UP_OK;
+    }
     if (!found) UP_TRY(up_figures_find("generic", &c->base, err));
     if (!found && name)
         up_emit_note(emitter,
@@ -68,13 +74,10 @@ out:
 
 static void set_source(struct calibration *c, enum up_machine_figure figure, const char *text)
 {
-    char *clean = up_text_clean(text, true); // a path may be anything
+    char *clean =
+        up_text_clean(text, false); // a path may be anything; ASCII, so that it can be cut
+    if (!clean) c->no_memory = true;
     snprintf(c->sources.text[figure], sizeof c->sources.text[figure], "%s", clean ? clean : "");
-    free(clean);
-    // What was cut in the middle of a character is none.
-    size_t length = strlen(c->sources.text[figure]);
-    clean = up_text_clean(c->sources.text[figure], true);
-    if (clean && strlen(clean) <= length) strcpy(c->sources.text[figure], clean);
     free(clean);
 }
 
@@ -126,8 +129,8 @@ static void take_rest_from_base(struct calibration *c)
     }
 }
 
-// The file's name without folder and ending.
-static void name_machine(struct up_figures *machine, const char *path)
+// The file's name without folder and ending. False when memory is short.
+static bool name_machine(struct up_figures *machine, const char *path)
 {
     const char *slash = strrchr(path, '/');
     snprintf(machine->name, sizeof machine->name, "%s", slash && slash[1] ? slash + 1 : path);
@@ -135,7 +138,9 @@ static void name_machine(struct up_figures *machine, const char *path)
     if (dot && dot > machine->name) *dot = 0;
     char *clean = up_text_clean(machine->name, false); // ASCII: no character is cut
     if (clean) snprintf(machine->name, sizeof machine->name, "%s", clean);
+    bool named = clean != NULL;
     free(clean);
+    return named;
 }
 
 /* --- What it gives -----------------------------------------------------------------------------
@@ -254,10 +259,11 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
     UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
     UP_TRY(find_base(c, emitter, err));
     c->machine = c->base;
-    name_machine(&c->machine, output);
+    if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));
     take_rates(c);
     UP_TRY(take_capacity(c, err));
     take_rest_from_base(c);
+    if (c->no_memory) UP_TRY(up_no_memory(err));
     UP_TRY(forecast_again(c, err));
 out:
     return rc;

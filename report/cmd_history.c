@@ -204,25 +204,30 @@ static enum up_status run_history(const void *values, const struct up_arguments 
                                   struct up_emitter *emitter, struct up_error *err)
 {
     const struct history_options *o = values;
+    enum up_status rc = UP_OK;
     int count = 0, refused = 0;
     if (!arguments->positional_count)
         return up_fail(err, UP_USAGE, "history: expected one or more run.db");
     struct line *lines = calloc((size_t)arguments->positional_count, sizeof *lines);
     if (!lines) return up_no_memory(err);
-    for (int i = 0; i < arguments->positional_count; i++) {
+    for (int i = 0; i < arguments->positional_count && rc != UP_FAILED; i++) {
         struct up_error error = {0};
         lines[count] =
             (struct line){.place = i, .key = (enum sort_key)o->sort, .reverse = o->reverse};
-        enum up_status rc = read_line(arguments->positional[i], &lines[count], &error);
+        rc = read_line(arguments->positional[i], &lines[count], &error);
         count += rc == UP_OK;
-        refused += rc != UP_OK;
+        refused += rc == UP_USAGE;
         // One file at fault is no reason not to tell of the others.
-        if (rc != UP_OK) fprintf(stderr, "upipe-report: %s\n", error.text);
+        if (rc == UP_USAGE) fprintf(stderr, "upipe-report: %s\n", error.text);
+        if (rc == UP_FAILED) up_fail(err, rc, "%s", error.text);
     }
-    qsort(lines, (size_t)count, sizeof *lines, by_key);
-    emit_lines(emitter, lines, count);
+    if (rc != UP_FAILED) {
+        if (count) qsort(lines, (size_t)count, sizeof *lines, by_key);
+        emit_lines(emitter, lines, count);
+        rc = refused ? UP_USAGE : UP_OK;
+    }
     free(lines);
-    return refused ? UP_USAGE : UP_OK;
+    return rc;
 }
 
 const struct up_command up_command_history = {

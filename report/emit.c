@@ -94,7 +94,8 @@ static char *csv_text(const struct up_emitter *emitter)
         if (!index) csv_row(out, row, true);
         csv_row(out, row, false);
     }
-    if (fclose(out) == 0) return text;
+    bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return text;
     free(text);
     return NULL;
 }

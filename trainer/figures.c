@@ -53,7 +53,9 @@ static enum up_status check_place(const char *option, const char *path, struct u
         return up_fail(err, up_errno_status(errno), "%s %s: cannot be looked at: %s", option, path,
                        strerror(errno));
     }
-    if (S_ISREG(status.st_mode) && !up_figures_find(path, &there, &why)) return UP_OK;
+    enum up_status rc = S_ISREG(status.st_mode) ? up_figures_find(path, &there, &why) : UP_USAGE;
+    if (rc == UP_OK) return UP_OK;
+    if (rc == UP_FAILED) return up_fail(err, rc, "%s", why.text);
     return up_fail(err, UP_USAGE,
                    "%s %s: expected a new file or a machine file to replace: it is neither, and is "
                    "left alone",
