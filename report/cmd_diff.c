@@ -85,20 +85,13 @@ static void emit_bytes_row(struct up_emitter *emitter, const char *name, int64_t
 
 static void emit_seconds_row(struct up_emitter *emitter, const char *name, double a, double b)
 {
-    char change[UP_UNITS_TEXT];
     if (!isfinite(a) && !isfinite(b)) return;
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "name", NULL, name);
     up_emit_text(emitter, "unit", NULL, "s");
     up_emit_seconds(emitter, "a", NULL, a);
     up_emit_seconds(emitter, "b", NULL, b);
-    up_emit_real(emitter, "change_s", NULL, b - a);
-    if (isfinite(b - a)) {
-        char text[UP_UNITS_TEXT + 2];
-        snprintf(text, sizeof text, "%c%s", b < a ? '-' : '+',
-                 up_format_seconds(change, fabs(b - a)));
-        up_emit_cell(emitter, "change", b == a ? "=" : text);
-    }
+    up_emit_seconds_change(emitter, "change", NULL, b - a);
     up_emit_share_change(emitter, "relative", NULL, up_relative_change(a, b));
     up_emit_row_end(emitter);
 }

@@ -123,7 +123,7 @@ static void emit_time_line(struct up_emitter *emitter, const struct forecast *f,
     begin_line(emitter, f, "step time", "s");
     up_emit_seconds(emitter, "forecast_value", NULL, f->step_s);
     up_emit_seconds(emitter, "measured", NULL, measured);
-    up_emit_real(emitter, "error_s", NULL, f->step_s - measured);
+    up_emit_seconds_change(emitter, "error", NULL, f->step_s - measured);
     up_emit_share_change(emitter, "relative", NULL, up_relative_change(measured, f->step_s));
     up_emit_row_end(emitter);
 }

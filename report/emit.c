@@ -376,6 +376,15 @@ void up_emit_bytes_change(struct up_emitter *emitter, const char *key, const cha
     whole(emitter, key, form, value, value ? text : "=");
 }
 
+void up_emit_seconds_change(struct up_emitter *emitter, const char *key, const char *form,
+                            double value)
+{
+    char seconds[UP_UNITS_TEXT], text[UP_UNITS_TEXT + 1];
+    snprintf(text, sizeof text, "%c%s", value < 0 ? '-' : '+',
+             up_format_seconds(seconds, fabs(value)));
+    real(emitter, key, form, value, value == 0 ? "=" : text);
+}
+
 void up_emit_share_change(struct up_emitter *emitter, const char *key, const char *form,
                           double value)
 {

@@ -1,6 +1,7 @@
 #include "report/rerun.h"
 #include "comm/comm.h"
 #include "trainer/machine.h"
+#include "trainer/plan.h"
 #include "trainer/step.h"
 
 #include <jansson.h>
@@ -219,15 +220,22 @@ static enum up_status rerun_config(const struct up_config *config, int rank,
     struct up_comm *world = NULL, *cp = NULL;
     struct up_rank dry = {0};
     struct up_trainer trainer = {0};
+    struct up_trainer_plan plan = {0};
     UP_TRY(up_comm_dry_create((int)up_config_ranks(config), rank, &world, err));
     UP_TRY(up_comm_dry_create((int)config->cp, (int)up_config_cp_rank(config, rank), &cp, err));
     UP_TRY(up_rank_init(&dry, rank, device, NULL, NULL, err));
     UP_TRY(up_trainer_init(&trainer, &dry, config, world, cp, err));
     trainer.stop = &listener->stop;
+    // Where tensors lie decides which stream waits for which, and so the time; not what is done.
+    if (!listener->most) {
+        UP_TRY(up_trainer_plan(config, rank, &plan, err));
+        UP_TRY(up_rank_use_plan(&dry, &plan.step, err));
+    }
     UP_TRY(run_steps(&trainer, listener, err));
 out:
     up_trainer_release(&trainer);
     if (dry.device) up_rank_release(&dry);
+    up_trainer_plan_release(&plan);
     up_comm_destroy(cp);
     up_comm_destroy(world);
     return rc;

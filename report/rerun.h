@@ -29,12 +29,13 @@ struct up_rerun_cost {
 struct up_rerun {
     struct up_rerun_cost *costs; // owned
     int64_t count;
-    double step_s; // of a step after the first, on the machine
+    double step_s; // of a step after the first, on the machine; its tensors placed as a run's are
 };
 
-/* `most`: more operations than that are not looked at, and the step is left (costs then hold
- * most + 1, step_s is NaN); 0: as many as there are. UP_USAGE where the configuration is none that
- * this program can run: the run is not upipe's own, or was made by another version. */
+/* `most`: for the costs alone: more operations than that are not looked at, and the step is left
+ * (costs then hold most + 1); step_s means nothing. 0: as many as there are, and the time. UP_USAGE
+ * where the configuration is none that this program can run: the run is not upipe's own, or was
+ * made by another version. */
 enum up_status up_rerun_step(const struct up_rerun_of *of, const struct up_figures *figures,
                              int64_t most, struct up_rerun *rerun, struct up_error *err);
 void up_rerun_release(struct up_rerun *rerun); // a zeroed one is fine

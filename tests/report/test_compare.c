@@ -309,7 +309,7 @@ static void test_diff(void **state)
     assert_int_equal(whole(peak, "change"), 20 * MIB);
     assert_true(fabs(json_real_value(json_object_get(peak, "relative")) - 0.2) < 1e-12);
     json_t *time = row_of(root, "figures", "name", "step time");
-    assert_true(fabs(json_real_value(json_object_get(time, "change_s")) - 0.5) < 1e-9);
+    assert_true(fabs(json_real_value(json_object_get(time, "change")) - 0.5) < 1e-9);
     assert_int_equal(whole(row_of(root, "categories", "name", "mlp"), "change"), 40 * MIB);
     assert_int_equal(whole(row_of(root, "categories", "name", "loss"), "change"), -20 * MIB);
     assert_int_equal(whole(row_of(root, "categories", "name", "parameter"), "change"), 0);
