@@ -7,6 +7,7 @@
 #define UP_TRAINER_MACHINE_H
 
 #include "device/device.h"
+#include "trainer/figures.h"
 
 /* `name`: a built-in machine, or the path of a file. UP_USAGE names --machine and what was
  * expected. */
@@ -14,5 +15,9 @@ enum up_status up_machine_find(const char *name, struct up_machine *machine, str
 
 /* The machine as JSON, the caller's to free; NULL when memory is short. */
 char *up_machine_json(const struct up_machine *machine);
+
+/* A machine as plain figures, and back. */
+void up_machine_figures(const struct up_machine *machine, struct up_figures *figures);
+void up_machine_of_figures(const struct up_figures *figures, struct up_machine *machine);
 
 #endif

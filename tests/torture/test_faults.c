@@ -56,6 +56,13 @@ static const struct form forms[] = {
     {"peak", &up_command_peak, {"../whole.db", "--json"}},
     {"tensors", &up_command_tensors, {"../whole.db"}},
     {"timeline", &up_command_timeline, {"../whole.db", "--json"}},
+    {"diff", &up_command_diff, {"../whole.db", "../whole.db", "--json"}},
+    {"check", &up_command_check, {"../whole.db", "--baseline", "../whole.db", "--time", "1%"}},
+    {"history", &up_command_history, {"../whole.db", "../whole.db", "--csv"}},
+    {"whatis",
+     &up_command_whatis,
+     {"1MiB", "--model", UP_TEST_DATA "/tiny-llama3", "--batch", "4"}},
+    {"calibrate", &up_command_calibrate, {"../whole.db", "--output", "machine.json"}},
 };
 
 /* What a run left behind. */
@@ -97,7 +104,8 @@ static enum up_status report(const struct up_command *command, int argc, char **
     struct up_emitter *emitter = NULL;
     memcpy(options, command->defaults, command->options_size);
     UP_TRY(up_options_parse(command->options, options, argc, argv, &arguments, err));
-    struct up_emit_style style = {.json = ((struct up_report_options *)options)->json};
+    const struct up_report_options *common = (struct up_report_options *)options;
+    struct up_emit_style style = {.json = common->json, .csv = common->csv};
     emitter = up_emitter_create(&style);
     if (!emitter) UP_TRY(up_fail(err, UP_FAILED, "out of memory"));
     UP_TRY(command->run(options, &arguments, emitter, err));
