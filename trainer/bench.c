@@ -309,15 +309,24 @@ static double slowest(const struct bench *bench, size_t field)
 }
 #define SLOWEST(bench, field) slowest(bench, offsetof(struct member, field))
 
+// "805.1 TFLOP/s" or, of a processor, "84.6 GFLOP/s".
+static const char *rate_text(char out[UP_UNITS_TEXT], double flops_per_s)
+{
+    bool tera = flops_per_s >= 1e12;
+    snprintf(out, UP_UNITS_TEXT, "%8.1f %cFLOP/s", flops_per_s / (tera ? 1e12 : 1e9),
+             tera ? 'T' : 'G');
+    return out;
+}
+
 static void tell_blocks(const struct bench *bench, int call, double flops)
 {
     const double *seconds = bench->members[0].blocks_s[call];
-    char rows[UP_UNITS_TEXT];
+    char rows[UP_UNITS_TEXT], rate[UP_UNITS_TEXT];
     for (int b = 0; b < UP_COUNT(block_rows); b++)
         if (seconds[b] > 0)
-            printf("    %-50s %24.1f us  %8.1f TFLOP/s\n",
-                   b ? up_format_count(rows, block_rows[b]) : "whole", seconds[b] * 1e6,
-                   flops / seconds[b] / 1e12);
+            printf("    in blocks of %-37s %24.1f us  %s\n",
+                   b ? up_format_count(rows, block_rows[b]) : "all rows", seconds[b] * 1e6,
+                   rate_text(rate, flops / seconds[b]));
 }
 
 // FLOP/s of a class of calls, each as often as the step makes it; prints each.
@@ -325,6 +334,7 @@ static double tell_calls(const struct bench *bench, enum up_cost_class class)
 {
     const struct up_rehearsal *calls = bench->members[0].plan.rehearsal;
     double flops = 0, seconds = 0;
+    char rate[UP_UNITS_TEXT];
     for (int i = 0; i < up_rehearsal_count(calls); i++) {
         struct up_rehearsal_call call = up_rehearsal_call(calls, i);
         double one = 0;
@@ -332,13 +342,13 @@ static double tell_calls(const struct bench *bench, enum up_cost_class class)
         for (int r = 0; r < bench->group.count; r++) one = fmax(one, bench->members[r].call_s[i]);
         flops += call.cost.flops * (double)call.times;
         seconds += one * (double)call.times;
-        printf("  %-52s %8lld x %10.1f us  %8.1f TFLOP/s\n", call.text, (long long)call.times,
-               one * 1e6, call.cost.flops / one / 1e12);
+        printf("  %-52s %8lld x %10.1f us  %s\n", call.text, (long long)call.times, one * 1e6,
+               rate_text(rate, call.cost.flops / one));
         tell_blocks(bench, i, call.cost.flops);
     }
     if (seconds > 0)
-        printf("%-54s %10.3f s a step  %8.1f TFLOP/s\n\n", up_cost_class_names[class], seconds,
-               flops / seconds / 1e12);
+        printf("%-54s %10.3f s a step  %s\n\n", up_cost_class_names[class], seconds,
+               rate_text(rate, flops / seconds));
     return seconds > 0 ? flops / seconds : 0;
 }
 
@@ -445,6 +455,7 @@ enum up_status up_bench(const struct up_train_options *options, struct up_error 
     bool folder;
     if (up_train_device(options) == UP_DEVICE_DRY)
         UP_TRY(up_fail(err, UP_USAGE, "bench: expected --device cpu or cuda: dry does no work"));
+    if (options->output) UP_TRY(up_figures_check_path("--output", options->output, err));
     UP_TRY(up_train_options_resolve(options, &bench.config, &folder, err));
     UP_TRY(up_group_open(&bench.group, options, &bench.config, NULL, err));
     bench.buffer_bytes = bench.group.kind == UP_DEVICE_CUDA ? (int64_t)1 << 30 : 1 << 25;

@@ -38,7 +38,7 @@ static char *file_text(const struct up_figures *figures, const char *about,
     return text;
 }
 
-static enum up_status check_place(const char *option, const char *path, struct up_error *err)
+enum up_status up_figures_check_path(const char *option, const char *path, struct up_error *err)
 {
     struct up_figures there;
     struct up_error why = {0};
@@ -105,7 +105,7 @@ enum up_status up_figures_write(const char *option, const char *path,
 {
     enum up_status rc = UP_OK;
     char *text = NULL;
-    UP_TRY(check_place(option, path, err));
+    UP_TRY(up_figures_check_path(option, path, err));
     text = file_text(figures, about, sources);
     if (!text) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     rc = put(option, path, text, err);

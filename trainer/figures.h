@@ -36,6 +36,8 @@ struct up_figure_sources {
     char text[UP_FIGURE_COUNT][256];
 };
 
+/* Whether up_figures_write would write there: UP_USAGE where it would not, as below. */
+enum up_status up_figures_check_path(const char *option, const char *path, struct up_error *err);
 /* Writes a machine file, whole or not at all. A capacity of 0 is left out. An existing machine file
  * is replaced; UP_USAGE where anything else is in the way, where the folder cannot be written, and
  * for the name of a built-in machine, which --machine would find instead. Messages begin with
