@@ -103,6 +103,9 @@ struct up_device_ops {
      */
     struct up_moment (*now_in)(struct up_device *device, enum up_stream stream);
     void (*wait)(struct up_device *device, enum up_stream stream, struct up_moment moment);
+    /* (optional) As now_in, for a moment that somebody will wait for when the stream has been given
+     * more: the wait is then for this moment and not for a later one. NULL: waits always are. */
+    struct up_moment (*mark)(struct up_device *device, enum up_stream stream);
     void (*synchronize)(struct up_device *device, struct up_moment moment);
 
     /* (optional) Writes `value` to host memory of an arena when the stream has come to this point.

@@ -197,7 +197,8 @@ void up_stream_wait(struct up_rank *rank, enum up_stream stream, enum up_stream 
 
 struct up_moment up_stream_moment(struct up_rank *rank, enum up_stream stream)
 {
-    return rank->device->ops->now_in(rank->device, stream);
+    const struct up_device_ops *ops = rank->device->ops;
+    return ops->mark ? ops->mark(rank->device, stream) : ops->now_in(rank->device, stream);
 }
 
 void up_stream_wait_moment(struct up_rank *rank, enum up_stream stream, struct up_moment moment)

@@ -347,6 +347,14 @@ static cudaEvent_t event_after(struct up_cuda *cuda, uint64_t ticket)
     return cuda->recorded[slot].event;
 }
 
+static struct up_moment mark(struct up_device *device, enum up_stream stream)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    struct up_cuda *on = &cuda->stream[stream];
+    if (on->given && !cuda->error.status) event_after(on, on->given);
+    return now_in(device, stream);
+}
+
 static void wait_moment(struct up_device *device, enum up_stream stream, struct up_moment moment)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -423,6 +431,7 @@ static const struct up_device_ops cuda_ops = {
     .now_in = now_in,
     .tick = tick,
     .wait = wait_moment,
+    .mark = mark,
     .synchronize = synchronize,
     .check = check,
     .clock_ns = clock_ns,
@@ -457,10 +466,15 @@ static bool find_driver(struct driver *driver)
 
 static enum up_status make_streams(struct cuda_device *cuda, struct up_error *err)
 {
+    int least = 0, greatest = 0;
+    cudaError_t ranged = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (ranged) return fail_at(cuda, "has no stream priorities", ranged, err);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         struct up_cuda *stream = &cuda->stream[i];
         stream->device = cuda;
-        cudaError_t status = cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking);
+        // What feeds the computation goes before it where both could run.
+        cudaError_t status = cudaStreamCreateWithPriority(
+            &stream->stream, cudaStreamNonBlocking, i == UP_STREAM_COMPUTE ? least : greatest);
         for (int e = 0; !status && e < EVENTS; e++)
             status = cudaEventCreateWithFlags(&stream->recorded[e].event, cudaEventDisableTiming);
         if (status) return fail_at(cuda, "cannot make a stream", status, err);
