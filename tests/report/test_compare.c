@@ -381,7 +381,7 @@ static void test_malformed(void **state)
         "UPDATE meta SET value = '9223372036854775807' WHERE key IN ('ranks', 'seq_len', 'cp')",
         "UPDATE tensor SET name = '', category = '', shape = '', dtype = '', phase = ''",
     };
-    for (int i = 0; i < UP_COUNT(lies); i++) {
+    for (int i = 0; i < UP_COUNT(lies); i += takes_few() ? 4 : 1) {
         struct made new = usual();
         new.sql = lies[i];
         make("new.db", new);
