@@ -33,6 +33,7 @@ struct calibration {
     struct up_timed_run timed;
     struct up_rates rates;
     struct up_figures base, machine;
+    char lost[256]; // the machine that the run names, where it is not to be found
     struct up_figure_sources sources;
     bool learnt[UP_FIGURE_COUNT];
     bool no_memory;    // for a source
@@ -43,8 +44,7 @@ struct calibration {
  */
 
 // The machine that the run was for: stored whole in a dry run, named in others.
-static enum up_status find_base(struct calibration *c, struct up_emitter *emitter,
-                                struct up_error *err)
+static enum up_status find_base(struct calibration *c, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_error why = {0};
@@ -62,11 +62,7 @@ static enum up_status find_base(struct calibration *c, struct up_emitter *emitte
         found = rc == UP_OK;
     }
     if (!found) UP_TRY(up_figures_find("generic", &c->base, err));
-    if (!found && name)
-        up_emit_note(emitter,
-                     "the run names a machine that is not to be found (%s): what it does "
-                     "not tell is generic's",
-                     name);
+    if (!found && name) snprintf(c->lost, sizeof c->lost, "%s", name);
 out:
     json_decref(config);
     return rc;
@@ -223,8 +219,8 @@ static void emit_forecast(struct up_emitter *emitter, const struct calibration *
     up_emit_line_begin(emitter, "check");
     up_emit_seconds(emitter, "forecast_s", "a step of this run forecast with it takes {}",
                     c->forecast_s);
-    up_emit_seconds(emitter, "measured_s", c->facts.dry ? "{} in the run" : "{} measured",
-                    c->facts.step_s);
+    const char *form = c->facts.dry ? "{} in the run" : "{} measured";
+    up_emit_seconds(emitter, "measured_s", isfinite(c->forecast_s) ? form : NULL, c->facts.step_s);
     up_emit_share_change(emitter, "relative", "{}",
                          up_relative_change(c->facts.step_s, c->forecast_s));
     up_emit_line_end(emitter);
@@ -240,14 +236,18 @@ static void emit_calibration(struct up_emitter *emitter, const struct calibratio
     up_emit_line_end(emitter);
     if (!c->facts.complete)
         up_emit_note(emitter, "INCOMPLETE: the run was killed or is still going");
+    if (*c->lost)
+        up_emit_note(emitter,
+                     "the run names a machine that is not to be found (%s): what it does not tell "
+                     "is generic's",
+                     c->lost);
     if (!c->timed.bytes_known)
         up_emit_note(emitter, "how many bytes kernels moved is not known: %s", c->timed.why);
     emit_figures(emitter, c);
     emit_forecast(emitter, c);
 }
 
-static enum up_status learn(struct calibration *c, const char *output, struct up_emitter *emitter,
-                            struct up_error *err)
+static enum up_status learn(struct calibration *c, const char *output, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     UP_TRY(up_timed_read(&c->run, &c->timed, err));
@@ -257,7 +257,7 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
                        "a step that ended, found none",
                        c->run.path));
     UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
-    UP_TRY(find_base(c, emitter, err));
+    UP_TRY(find_base(c, err));
     c->machine = c->base;
     if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));
     take_rates(c);
@@ -292,7 +292,7 @@ static enum up_status run_calibrate(const void *values, const struct up_argument
     UP_TRY(up_run_open_only(arguments, &c->run, err));
     if (!o->output) UP_TRY(up_fail(err, UP_USAGE, "--output: expected the machine file to write"));
     UP_TRY(up_run_facts_read(&c->run, &c->facts, err));
-    UP_TRY(learn(c, o->output, emitter, err));
+    UP_TRY(learn(c, o->output, err));
     UP_TRY(write_file(c, o->output, err));
     emit_calibration(emitter, c, o->output);
 out:

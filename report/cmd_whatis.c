@@ -94,7 +94,11 @@ static enum up_status read_model(const struct whatis_options *o, struct up_model
         UP_TRY(up_fail(err, UP_USAGE, "--model: expected a Hugging Face folder or one of %s",
                        up_model_preset_names()));
     if (!up_model_preset(o->model, model)) {
-        if (stat(o->model, &status) || !S_ISDIR(status.st_mode))
+        bool there = !stat(o->model, &status);
+        if (!there && up_errno_status(errno) == UP_FAILED)
+            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", o->model,
+                           strerror(errno)));
+        if (!there || !S_ISDIR(status.st_mode))
             UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
                            o->model, up_model_preset_names()));
         UP_TRY(up_model_read_config(o->model, model, err));

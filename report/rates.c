@@ -63,10 +63,11 @@ static struct up_rate bytes_rate(const struct up_timed_list *list, enum up_work_
     return median_by_time(votes);
 }
 
-// Whether memory alone explains how long it took; not where bytes or the rate are not known.
+// Whether it took what memory takes for its bytes; not where bytes or the rate are not known. What
+// was quicker than that was not held up by memory, whatever others were.
 static bool bound_by_memory(const struct up_timed *timed, double memory_bytes_per_s)
 {
-    return timed->seconds <= 1.05 * timed->bytes / memory_bytes_per_s;
+    return fabs(timed->seconds / (timed->bytes / memory_bytes_per_s) - 1) <= 0.05;
 }
 
 static struct up_rate flops_rate(const struct up_timed_list *list, enum up_work_sort sort,

@@ -71,6 +71,13 @@ static inline void golden_check(const char *name, const char *text)
     free(golden);
 }
 
+// Under sanitizers a test takes fewer of its cases.
+static inline bool takes_few(void)
+{
+    const char *brief = getenv("UP_TEST_SHORT");
+    return brief && *brief;
+}
+
 // Status, and nothing on stderr.
 static inline void expect_status(const struct outcome *outcome, int status)
 {

@@ -381,7 +381,7 @@ static void test_malformed(void **state)
         "UPDATE meta SET value = '9223372036854775807' WHERE key IN ('ranks', 'seq_len', 'cp')",
         "UPDATE tensor SET name = '', category = '', shape = '', dtype = '', phase = ''",
     };
-    for (int i = 0; i < UP_COUNT(lies); i++) {
+    for (int i = 0; i < UP_COUNT(lies); i += takes_few() ? 4 : 1) {
         struct made new = usual();
         new.sql = lies[i];
         make("new.db", new);
@@ -495,10 +495,10 @@ static void test_history_of_many(void **state)
 {
     (void)state;
     make_three();
-    assert_int_equal(system("for i in $(seq 300); do ln a.db run-$i.db; done"), 0);
+    assert_int_equal(system("for i in $(seq 60); do ln a.db run-$i.db; done"), 0);
     struct outcome outcome = report("", "history run-*.db");
     expect_status(&outcome, 0);
-    assert_int_equal(count_lines(outcome.out), 301);
+    assert_int_equal(count_lines(outcome.out), 61);
     outcome_release(&outcome);
 }
 

@@ -131,6 +131,9 @@ static void test_cannot_tell(void **state)
     make_run("new.db", "bbbbbbbbbbbbbbbb",
              "UPDATE meta SET value = 'out of memory' WHERE key = 'outcome'");
     expect_refusal("score old.db new.db", "out of memory");
+    make_run("new.db", "bbbbbbbbbbbbbbbb",
+             "UPDATE meta SET value = 'failed' WHERE key = 'outcome'");
+    expect_refusal("score old.db new.db", "failed");
     make_run("new.db", "bbbbbbbbbbbbbbbb", "DELETE FROM tensor; DELETE FROM step");
     expect_refusal("score old.db new.db", "expected a run with recorded tensors");
     make_run("new.db", "", "DELETE FROM meta WHERE key = 'config_hash'");
