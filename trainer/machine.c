@@ -40,6 +40,12 @@ static const struct figure {
     RATE("from_host_bytes_per_s", from_host_bytes_per_s),
     RATE("link_bytes_per_s", link_bytes_per_s),
     RATE("launch_s", launch_s),
+    BYTES(node_devices),
+    BYTES(context_bytes),
+    BYTES(cublas_bytes),
+    BYTES(cudnn_bytes),
+    BYTES(nccl_bytes),
+    BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
 };
@@ -156,6 +162,23 @@ enum up_status up_machine_find(const char *name, struct up_machine *machine, str
     for (const struct up_embedded *e = up_machine_files; e->name; e++)
         if (!strcmp(e->name, name)) return read_text(e->text, strlen(e->text), name, machine, err);
     return read_file(name, machine, err);
+}
+
+void up_machine_take_json(struct up_machine *machine, const json_t *object)
+{
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name) snprintf(machine->name, sizeof machine->name, "%s", name);
+    for (int i = 0; i < UP_COUNT(figures); i++) {
+        const json_t *value = json_object_get(object, figures[i].name);
+        double number = json_is_number(value) ? json_number_value(value) : -1;
+        bool sensible = number < 0x1p60 && (figures[i].required ? number > 0 : number >= 0);
+        if (!sensible) continue;
+        char *field = (char *)machine + figures[i].field;
+        if (figures[i].whole)
+            *(int64_t *)field = (int64_t)number;
+        else
+            *(double *)field = number;
+    }
 }
 
 char *up_machine_json(const struct up_machine *machine)

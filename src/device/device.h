@@ -53,6 +53,10 @@ struct up_machine {
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
     double link_bytes_per_s; // from one device to the others, all sending at once
     double launch_s;         // least time of one piece of work
+    int64_t node_devices;    // how many share a host; 0: all that a run has
+    /* What libraries take on each device: the CUDA context with the kernels' code, cuBLAS, cuDNN,
+     * and NCCL with two ranks, and for each rank of the node beyond two. */
+    int64_t context_bytes, cublas_bytes, cudnn_bytes, nccl_bytes, nccl_rank_bytes;
 };
 
 struct up_device;

@@ -112,6 +112,7 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step)
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         usage->peak_bytes[space] = usage->live_bytes[space];
         usage->peak_seq[space] = rank->seq;
+        usage->peak_event[space] = 0;
         rank->taken_in_step[space] = 0;
     }
     if (!rank->trace) return;
