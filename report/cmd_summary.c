@@ -1,10 +1,29 @@
 /* summary: one screen about a run; what upipe-report does when no sub-command is named. */
 #include "report/report.h"
 #include "report/sections.h"
+#include "report/sections_advice.h"
 
 enum { TENSORS = 10 }; // what one screen has room for
 
 static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
+
+// A run whose config cannot be run again (hand-made, or by another upipe) has no advice.
+static enum up_status tell_advice(const struct up_run *run, struct up_emitter *emitter,
+                                  struct up_error *err)
+{
+    struct up_advice advice;
+    const struct up_advice_asked asked = {0};
+    struct up_error why = {0};
+    enum up_status rc = up_advice_read(run, &asked, &advice, &why);
+    if (rc == UP_OK)
+        up_section_advice(emitter, &advice);
+    else if (rc == UP_USAGE)
+        up_emit_null(emitter, "advice");
+    else
+        *err = why;
+    up_advice_release(&advice);
+    return rc == UP_FAILED ? UP_FAILED : UP_OK;
+}
 
 static enum up_status run_summary(const void *values, const struct up_arguments *arguments,
                                   struct up_emitter *emitter, struct up_error *err)
@@ -23,6 +42,7 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     up_section_breakdown(emitter, &breakdown, TENSORS, true);
     up_section_time(emitter, &time);
     up_section_training(emitter, &facts);
+    UP_TRY(tell_advice(&run, emitter, err));
 out:
     up_breakdown_release(&breakdown);
     up_run_close(&run);

@@ -11,7 +11,7 @@
 
 static const struct up_command *const commands[] = {
     &up_command_summary, // the default
-    &up_command_peak,    &up_command_tensors, &up_command_timeline, NULL,
+    &up_command_peak,    &up_command_tensors, &up_command_timeline, &up_command_advise, NULL,
 };
 
 static const struct up_command *find_command(const char *name)

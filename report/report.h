@@ -34,6 +34,6 @@ struct up_command {
 };
 
 extern const struct up_command up_command_summary, up_command_peak, up_command_tensors,
-    up_command_timeline;
+    up_command_timeline, up_command_advise;
 
 #endif

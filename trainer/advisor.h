@@ -63,6 +63,7 @@ enum up_status up_advise_leanest(struct up_forecaster *forecaster, const struct 
  * search ended at UP_LONGEST_SEQ. */
 enum { UP_LONGEST_SEQ = 1 << 26 };
 struct up_longest {
+    bool searched;
     bool found; // even the shortest does not fit, otherwise
     struct up_candidate best;
     enum up_room room;

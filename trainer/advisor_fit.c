@@ -63,34 +63,43 @@ struct up_config up_leanest(const struct up_config *config, bool optimizer_host)
     return lean;
 }
 
-// How many blocks' outputs can go if all `layers` of them take `need` of the host and none `none`.
-static int64_t blocks_that_go(int64_t room, int64_t need, int64_t none, int64_t layers)
+// How many blocks' outputs the host can take, as far as arithmetic tells: at most so many.
+static int64_t blocks_that_go(const struct up_config *config, const struct up_limits *limits,
+                              int64_t room)
 {
-    double each = (double)(need - none) / (double)layers;
-    if (!(each > 0)) return layers;
-    double go = (double)(room - none) / each;
-    return go < 0 ? 0 : (int64_t)up_min((int64_t)go, layers);
+    struct up_config fewer = *config;
+    int64_t ranks = up_config_ranks(config), low = 0, high = config->offload_layers;
+    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    while (low < high) {
+        int64_t need;
+        fewer.offload_layers = (low + high + 1) / 2;
+        bool over = __builtin_mul_overflow(up_limits_host_floor(&fewer), ranks, &need);
+        if (!over && need <= room)
+            low = fewer.offload_layers;
+        else
+            high = fewer.offload_layers - 1;
+    }
+    return low;
 }
 
+/* The device is no better off with fewer than go, and the host no worse. Where device memory is the
+ * host's, what goes makes no difference to the sum. */
 enum up_status up_share_kept(struct up_forecaster *forecaster, const struct up_config *config,
                              const struct up_limits *limits, struct up_candidate *candidate,
                              enum up_room *room, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_config fewer = *config;
-    UP_TRY(up_try_config(forecaster, config, limits, UP_FORECAST_BRIEF, candidate, room, err));
-    if (*room != UP_ROOM_HOST) return UP_OK;
-    int64_t need = up_limits_host_need(limits, config, candidate->forecast);
-    int64_t floor = up_limits_host_floor(config), ranks = up_config_ranks(config);
-    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
-    // What stays whatever goes: all but the blocks' part of the floor.
-    fewer.offload_layers = 0;
-    int64_t blocks = (floor - up_limits_host_floor(&fewer)) * ranks;
-    int64_t go = blocks_that_go(limits->host_bytes, need, need - blocks, config->model.layers);
-    for (int tries = 0; tries < 3 && go >= 1; tries++, go--) {
-        fewer.offload_layers = go;
+    int64_t spare = limits->host_bytes;
+    for (int tries = 0; tries < 3; tries++) {
+        if (limits->host_bytes && !limits->shared && config->offload_layers)
+            fewer.offload_layers = blocks_that_go(config, limits, spare);
         UP_TRY(up_try_config(forecaster, &fewer, limits, UP_FORECAST_BRIEF, candidate, room, err));
-        if (*room != UP_ROOM_HOST) break;
+        if (*room != UP_ROOM_HOST || limits->shared) break;
+        // Besides the blocks there is a little more, which the arithmetic does not know.
+        int64_t need = up_limits_host_need(limits, &fewer, candidate->forecast);
+        spare -= up_max(1, need - limits->host_bytes);
+        if (spare < 0 || !fewer.offload_layers) break;
     }
 out:
     return rc;
@@ -322,7 +331,9 @@ static enum up_status keep_attention(struct lattice *lattice, const struct up_co
         struct up_candidate here;
         enum up_room room;
         some.checkpoint = UP_CHECKPOINT_ATTN;
-        some.attn_layers = (low + high + 1) / 2;
+        some.offload_layers = config->offload_layers ? config->model.layers : 0;
+        // All, if that is possible; otherwise by halves.
+        some.attn_layers = low || high < config->model.layers ? (low + high + 1) / 2 : high;
         UP_TRY(up_share_kept(lattice->forecaster, &some, lattice->limits, &here, &room, err));
         if (room != UP_ROOM_FITS) {
             high = some.attn_layers - 1;
@@ -381,7 +392,19 @@ out:
     return rc;
 }
 
-enum { REFINED = 3 }; // combinations, the fastest first
+// The one that had its turn, and those that differ from it only in where kept blocks wait.
+static void skip_similar(struct lattice *lattice, const struct combination *done)
+{
+    const struct up_config *b = &done->config;
+    for (int i = 0; i < lattice->count; i++) {
+        const struct up_config *a = &lattice->all[i].config;
+        if (a->cp == b->cp && a->fsdp == b->fsdp && a->optimizer_host == b->optimizer_host &&
+            a->checkpoint == b->checkpoint)
+            lattice->all[i].fits = false;
+    }
+}
+
+enum { REFINED = 2 }; // combinations, the fastest first
 
 static enum up_status refine(struct lattice *lattice, struct up_candidate *best, bool *found,
                              struct up_error *err)
@@ -395,7 +418,7 @@ static enum up_status refine(struct lattice *lattice, struct up_candidate *best,
         *found = true;
         take_if_faster(best, &c->best);
         UP_TRY(keep_attention(lattice, &c->best.config, best, err));
-        c->fits = false; // has had its turn
+        skip_similar(lattice, c);
     }
 out:
     return rc;

@@ -2,6 +2,8 @@
  * line through what is known mostly hits the end at once; halving is what it falls back to. */
 #include "trainer/advisor_impl.h"
 
+#include <math.h>
+
 enum { GRAIN = 256 }; // lengths differ by no less than one part in so many
 
 struct probe {
@@ -12,7 +14,22 @@ struct probe {
     struct up_candidate best; // the longest that fits so far
     bool any;
     enum up_room room; // what the shortest that does not fit lacks
+    // Of what there is of the scarcer of device and host, how much the last that fitted took, and
+    // the last that did not.
+    double fill_low, fill_high;
 };
+
+static double fill_of(const struct up_limits *limits, const struct up_candidate *here)
+{
+    double device = 0, host = 0;
+    if (here->forecast->beyond) return INFINITY;
+    if (limits->device_bytes)
+        device = (double)up_forecast_device_need(here->forecast) / (double)limits->device_bytes;
+    if (limits->host_bytes)
+        host = (double)up_limits_host_need(limits, &here->config, here->forecast) /
+               (double)limits->host_bytes;
+    return fmax(device, host);
+}
 
 static enum up_status try_length(struct probe *probe, int64_t seq, bool *fits, struct up_error *err)
 {
@@ -28,6 +45,7 @@ static enum up_status try_length(struct probe *probe, int64_t seq, bool *fits, s
         UP_TRY(up_try_config(probe->forecaster, &config, probe->limits, UP_FORECAST_BRIEF, &here,
                              &room, err));
     *fits = room == UP_ROOM_FITS;
+    *(*fits ? &probe->fill_low : &probe->fill_high) = fill_of(probe->limits, &here);
     if (*fits) {
         probe->best = here;
         probe->any = true;
@@ -74,19 +92,32 @@ out:
     return rc;
 }
 
+// A multiple of the grain strictly between, near `wanted`; 0: there is none.
+static int64_t between(const struct probe *probe, int64_t low, int64_t high, double wanted)
+{
+    int64_t grain = grain_of(low, probe->config->cp), first = (low / grain + 1) * grain;
+    int64_t last = (high - 1) / grain * grain;
+    if (first > last) return 0;
+    int64_t at = wanted > 0x1p40 ? last : (int64_t)wanted / grain * grain;
+    return up_max(first, up_min(last, at));
+}
+
+/* Between a length that fits and one that does not: where the straight line through both says; in
+ * the middle every third time, should that not get nearer. */
 static enum up_status close_in(struct probe *probe, int64_t low, int64_t high, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    while (low < high) {
-        int64_t grain = grain_of(low, probe->config->cp);
-        int64_t middle = (low + high) / 2 / grain * grain;
+    double at_low = probe->fill_low, at_high = probe->fill_high;
+    for (int turn = 0;; turn++) {
+        double wanted = ((double)low + (double)high) / 2, rise = at_high - at_low;
+        if (turn % 3 != 2 && rise > 0 && isfinite(rise))
+            wanted = (double)low + (double)(high - low) * (1 - at_low) / rise;
+        int64_t seq = between(probe, low, high, wanted);
         bool fits;
-        if (middle <= low || middle >= high) break;
-        UP_TRY(try_length(probe, middle, &fits, err));
-        if (fits)
-            low = middle;
-        else
-            high = middle;
+        if (!seq) break;
+        UP_TRY(try_length(probe, seq, &fits, err));
+        *(fits ? &low : &high) = seq;
+        *(fits ? &at_low : &at_high) = fits ? probe->fill_low : probe->fill_high;
     }
 out:
     return rc;
@@ -134,7 +165,7 @@ enum up_status up_advise_longest(struct up_forecaster *forecaster, const struct 
                           .limits = limits,
                           .searching = searching,
                           .room = UP_ROOM_FITS};
-    *longest = (struct up_longest){0};
+    *longest = (struct up_longest){.searched = searching};
     UP_TRY(find(&probe, err));
     UP_TRY(verify(&probe, err));
     longest->found = probe.any;

@@ -167,6 +167,7 @@ static enum up_status forecast_rank(const struct up_config *config,
     UP_TRY(run_step(&dry, 0, &forecast->step_s, err));
     forecast->peak_bytes = dry.rank.usage.peak_bytes[UP_SPACE_DEVICE];
     forecast->host_bytes = dry.rank.usage.peak_bytes[UP_SPACE_HOST];
+    forecast->tail_s = forecast->step_s - (double)dry.layers_end_ns / 1e9;
     if (depth > UP_FORECAST_BRIEF) UP_TRY(look_closer(&dry, depth, forecast, err));
 out:
     if (rc && dry.rank.out_of_memory) {
@@ -230,6 +231,30 @@ out:
 
 enum { MICRO_BATCHES = 2 }; // that are simulated; each further one repeats the last
 
+// Of each further micro-batch only its tokens wait beside the others', in host memory.
+static void add_tokens(const struct up_config *config, int64_t beyond, struct up_forecast *forecast)
+{
+    int64_t tokens = 2 * config->batch * up_config_tokens(config, 0) * up_dtype_bytes[UP_I32];
+    forecast->host_bytes += beyond * tokens;
+    if (forecast->depth >= UP_FORECAST_PLANNED)
+        forecast->arena_bytes[UP_SPACE_HOST] +=
+            up_ceil_div(beyond * tokens, UP_ARENA_ALIGN) * UP_ARENA_ALIGN;
+}
+
+// One micro-batch tells: what comes after its last layer comes once a step.
+static enum up_status forecast_briefly(const struct up_config *config,
+                                       const struct up_machine *machine,
+                                       struct up_forecast *forecast, struct up_error *err)
+{
+    struct up_config one = *config;
+    one.accum = 1;
+    enum up_status rc = forecast_fullest(&one, machine, UP_FORECAST_BRIEF, forecast, err);
+    if (rc || forecast->beyond) return rc;
+    forecast->step_s += (double)(config->accum - 1) * (forecast->step_s - forecast->tail_s);
+    add_tokens(config, config->accum - 1, forecast);
+    return UP_OK;
+}
+
 static enum up_status forecast_accum(const struct up_config *config,
                                      const struct up_machine *machine, enum up_forecast_depth depth,
                                      struct up_forecast *forecast, struct up_error *err)
@@ -238,6 +263,7 @@ static enum up_status forecast_accum(const struct up_config *config,
     struct up_config fewer = *config;
     struct up_forecast one;
     int64_t beyond = config->accum - MICRO_BATCHES;
+    if (depth == UP_FORECAST_BRIEF) return forecast_briefly(config, machine, forecast, err);
     if (beyond <= 0) return forecast_fullest(config, machine, depth, forecast, err);
     fewer.accum = MICRO_BATCHES;
     UP_TRY(forecast_fullest(&fewer, machine, depth, forecast, err));
@@ -245,12 +271,7 @@ static enum up_status forecast_accum(const struct up_config *config,
     fewer.accum = MICRO_BATCHES - 1;
     UP_TRY(forecast_fullest(&fewer, machine, UP_FORECAST_BRIEF, &one, err));
     forecast->step_s += (double)beyond * (forecast->step_s - one.step_s);
-    // Of each further one only its tokens wait beside the others', in host memory.
-    int64_t tokens = forecast->host_bytes - one.host_bytes;
-    forecast->host_bytes += beyond * tokens;
-    forecast->arena_bytes[UP_SPACE_HOST] +=
-        depth >= UP_FORECAST_PLANNED ? beyond * up_ceil_div(tokens, UP_ARENA_ALIGN) * UP_ARENA_ALIGN
-                                     : 0;
+    add_tokens(config, beyond, forecast);
 out:
     return rc;
 }

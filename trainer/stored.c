@@ -39,7 +39,12 @@ static struct up_model read_model(const json_t *object, const char *name)
                              .head_dim = number(object, "head_dim"),
                              .vocab = number(object, "vocab"),
                              .qk_norm = json_is_true(json_object_get(object, "qk_norm")),
-                             .tied = json_is_true(json_object_get(object, "tied"))};
+                             .tied = json_is_true(json_object_get(object, "tied")),
+                             // Of no weight for memory and time, and not recorded.
+                             .max_positions = 1,
+                             .norm_epsilon = 1e-5,
+                             .rope_theta = 10000,
+                             .init_std = 0.02};
     snprintf(model.name, sizeof model.name, "%s", name);
     snprintf(model.family, sizeof model.family, "%s", word(object, "family"));
     return model;

@@ -64,7 +64,7 @@ struct up_cuda; // what a launch on cuda gets: its stream and libraries' handles
 
 /* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to
  * the stream. On dry neither is called. */
-union up_run {
+union up_call {
     void (*cpu)(const void *args);
     void (*cuda)(const void *args, struct up_cuda *cuda);
 };
@@ -95,7 +95,7 @@ struct up_device_ops {
     void (*give_workspace)(struct up_device *device, void *workspace);
 
     /* Runs the work on the stream, after all that the stream was given before. `args` is copied. */
-    struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_run run,
+    struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost);
 
     /* Copies between or within spaces, on the stream. Ranges do not overlap. */

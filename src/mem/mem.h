@@ -189,11 +189,11 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step);
 void up_rank_step_end(struct up_rank *rank, double loss, double grad_norm, int64_t tokens);
 
 /* Device work; traced as kernels and copies. up_copy: whole tensors of equal bytes. */
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
-               const void *args, size_t size, struct up_cost cost);
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_call run,
+               const void *args, size_t size, const struct up_cost *cost);
 /* A collective, which sends `bytes` to other ranks. */
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
-                          union up_run run, const void *args, size_t size, int64_t bytes);
+                          union up_call run, const void *args, size_t size, int64_t bytes);
 void up_copy(struct up_rank *rank, enum up_stream stream, struct up_tensor *to,
              const struct up_tensor *from);
 /* Work given to `stream` from now on waits for what `other` has been given so far. */
