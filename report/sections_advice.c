@@ -254,6 +254,10 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
     up_emit_line_end(emitter);
     emit_dominant(emitter, f);
     emit_machine(emitter, advice);
+    if (advice->stored.options.device != UP_DEVICE_DRY &&
+        !strcmp(up_forecaster_machine(advice->forecaster)->name, "generic"))
+        up_emit_note(emitter, "step times are those of machine generic, not of the one that ran "
+                              "this: --machine takes a machine file");
     if (!advice->same_hash)
         up_emit_note(emitter, "the run was recorded by another upipe, whose steps differ: the "
                               "forecasts are this one's");
@@ -262,7 +266,6 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
 /* --- The summary's -------------------------------------------------------------------------------
  */
 
-// "layers.*.x 96.0 GiB -> --offload host -> loss.logits 93.9 GiB -> ...", a line each.
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice)
 {
     up_emit_object_begin(emitter, "advice");

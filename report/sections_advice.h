@@ -11,9 +11,9 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
 /* "ladder": each technique that is not on, by itself. */
 void up_section_ladder(struct up_emitter *emitter, const struct up_advice *advice);
 
-/* "path": one technique after the other, and the options to type. `brief` for the summary: the
- * object is "advice" then, and holds the forecast too. */
+/* "path": one technique after the other, and "path_options", what to type for all of them. */
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice);
+/* The same in an object "advice", for the summary. */
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice);
 
 /* "knob": heads a stage against peak and step time. */

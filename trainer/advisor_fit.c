@@ -1,11 +1,11 @@
 /* Configs that fit: the smallest change, and the fastest one.
  *
  * The fastest is looked for among all combinations of where model state is (fsdp, optimizer), cp,
- * what blocks keep and where, and heads a stage; slices, which cost next to nothing, are made
- * everywhere at first. Combinations come by the number of their techniques, and those that have all
- * techniques of one that fits already, and more, are left out; so are those that cannot fit by
- * arithmetic. The best are then refined by what is counted in blocks, and slices undone where there
- * is room. */
+ * and what blocks keep and where; each with slices everywhere, then with few heads a stage, where
+ * it does not fit otherwise. Combinations come by the number of their techniques, and those that
+ * have all techniques of one that fits already, and more, are left out; so are those that cannot
+ * fit by arithmetic. The best are then refined by what is counted in blocks, and slices undone
+ * where there is room. */
 #include "trainer/advisor_impl.h"
 
 #include <stdlib.h>
@@ -134,10 +134,11 @@ enum { MAX_COMBINATIONS = 512 };
 
 // A combination of techniques, its heads a stage not yet chosen.
 struct combination {
-    struct up_config config;
-    int level;    // how many techniques
-    bool skipped; // a simpler one fits, or it cannot
-    bool tried, fits;
+    struct up_config config, sliced; // with the run's own slices, and everywhere
+    int level;                       // how many techniques
+    bool skipped;                    // a simpler one fits, or it cannot
+    bool fits;
+    int way;                  // enum way: what it took
     struct up_candidate best; // where it fits
 };
 
@@ -163,7 +164,8 @@ static int checkpoint_order(const struct up_config *c)
 
 static bool has_all_of(const struct up_config *more, const struct up_config *less)
 {
-    return more->cp == less->cp && more->fsdp >= less->fsdp &&
+    // Sharding need not be slower: gradients are then on their way before the backward ends.
+    return more->cp == less->cp && more->fsdp == less->fsdp &&
            more->optimizer_host >= less->optimizer_host &&
            more->offload_layers >= less->offload_layers &&
            checkpoint_order(more) >= checkpoint_order(less);
@@ -184,7 +186,8 @@ static void add(struct lattice *lattice, const struct up_config *config)
     struct up_error error;
     if (lattice->count == MAX_COMBINATIONS || up_config_check(config, &error)) return;
     struct combination *c = &lattice->all[lattice->count++];
-    *c = (struct combination){.config = *config, .level = level_of(config)};
+    *c = (struct combination){.config = *config, .sliced = *config, .level = level_of(config)};
+    up_slice_all(&c->sliced);
     c->skipped = cannot_fit(config, lattice->limits);
 }
 
@@ -209,7 +212,6 @@ static void build(struct lattice *lattice, const struct up_config *from)
         struct up_config config;
         if (!up_config_set_cp(from, cp, &config)) continue;
         config.upipe = 0;
-        up_slice_all(&config);
         for (int fsdp = 0; fsdp <= (ranks > 1); fsdp++)
             for (int host = 0; host <= 1; host++) {
                 config.fsdp = fsdp;
@@ -222,31 +224,48 @@ static void build(struct lattice *lattice, const struct up_config *from)
 /* --- Heads a stage -------------------------------------------------------------------------------
  */
 
-// Asks for all combinations of a level at once with `stage` heads (0: all; -1: as few as can be).
-static enum up_status ask_level(struct lattice *lattice, int level, bool few, struct up_error *err)
+// Ways to make room within a combination, by what they cost: none, slices, few heads as well.
+enum way { WAY_PLAIN, WAY_SLICED, WAY_STAGED, WAYS };
+
+// False where it is the same as the way before.
+static bool take_way(const struct combination *c, enum way way, struct up_config *config)
+{
+    *config = way == WAY_PLAIN ? c->config : c->sliced;
+    if (way == WAY_STAGED) config->upipe = config->cp;
+    if (way == WAY_SLICED)
+        return c->sliced.tile_mlp != c->config.tile_mlp ||
+               c->sliced.tile_attn != c->config.tile_attn ||
+               c->sliced.tile_loss != c->config.tile_loss;
+    return way == WAY_PLAIN || config->cp < config->model.heads;
+}
+
+// Tries all combinations of a level that do not fit yet, at once.
+static enum up_status try_level(struct lattice *lattice, int level, enum way way,
+                                struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    struct up_config *made = calloc((size_t)lattice->count + 1, sizeof *made);
     const struct up_config **configs = calloc((size_t)lattice->count + 1, sizeof *configs);
     const struct up_forecast **answers = calloc((size_t)lattice->count + 1, sizeof *answers);
     int *which = calloc((size_t)lattice->count + 1, sizeof *which), count = 0;
-    if (!configs || !answers || !which) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (!made || !configs || !answers || !which)
+        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     for (int i = 0; i < lattice->count; i++) {
-        struct combination *c = &lattice->all[i];
-        if (c->level != level || c->skipped || c->fits) continue;
-        if (few && c->config.cp == c->config.model.heads) continue;
-        c->config.upipe = few ? c->config.cp : 0;
-        configs[count] = &c->config;
+        const struct combination *c = &lattice->all[i];
+        if (c->level != level || c->skipped || c->fits || !take_way(c, way, &made[count])) continue;
+        configs[count] = &made[count];
         which[count++] = i;
     }
     UP_TRY(up_forecaster_ask_all(lattice->forecaster, configs, count, UP_FORECAST_BRIEF, answers,
                                  err));
     for (int i = 0; i < count; i++) {
         struct combination *c = &lattice->all[which[i]];
-        c->tried = true;
-        c->fits = up_limits_check(lattice->limits, &c->config, answers[i]) == UP_ROOM_FITS;
-        c->best = (struct up_candidate){c->config, answers[i]};
+        c->fits = up_limits_check(lattice->limits, configs[i], answers[i]) == UP_ROOM_FITS;
+        c->way = way;
+        c->best = (struct up_candidate){*configs[i], answers[i]};
     }
 out:
+    free(made);
     free(configs);
     free(answers);
     free(which);
@@ -259,9 +278,9 @@ static enum up_status widen_stages(struct lattice *lattice, struct combination *
 {
     enum up_status rc = UP_OK;
     int64_t heads = c->config.model.heads;
-    if (!c->fits || !c->config.upipe) return UP_OK;
+    if (c->way != WAY_STAGED) return UP_OK;
     for (int64_t u = heads - c->config.cp; u > c->config.cp; u -= c->config.cp) {
-        struct up_config wider = c->config;
+        struct up_config wider = c->best.config;
         struct up_candidate here;
         enum up_room room;
         if (heads % u) continue;
@@ -282,7 +301,7 @@ static void skip_dominated(struct lattice *lattice)
         for (int j = 0; j < lattice->count && lattice->all[i].fits; j++) {
             struct combination *c = &lattice->all[j];
             if (j != i && !c->fits && c->level > lattice->all[i].level &&
-                has_all_of(&c->config, &lattice->all[i].config) && !lattice->all[i].config.upipe)
+                has_all_of(&c->config, &lattice->all[i].config) && lattice->all[i].way == WAY_PLAIN)
                 c->skipped = true;
         }
 }
@@ -293,8 +312,7 @@ static enum up_status try_all(struct lattice *lattice, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     for (int level = 0; level < LEVELS; level++) {
-        UP_TRY(ask_level(lattice, level, false, err));
-        UP_TRY(ask_level(lattice, level, true, err));
+        for (int way = 0; way < WAYS; way++) UP_TRY(try_level(lattice, level, (enum way)way, err));
         skip_dominated(lattice);
     }
 out:
@@ -406,14 +424,15 @@ static void skip_similar(struct lattice *lattice, const struct combination *done
 
 enum { REFINED = 2 }; // combinations, the fastest first
 
-static enum up_status refine(struct lattice *lattice, struct up_candidate *best, bool *found,
-                             struct up_error *err)
+static enum up_status refine(struct lattice *lattice, const struct up_config *from,
+                             struct up_candidate *best, bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     for (int n = 0; n < REFINED; n++) {
         struct combination *c = fastest(lattice);
         if (!c) break;
         UP_TRY(widen_stages(lattice, c, err));
+        UP_TRY(undo_slices(lattice, from, &c->best, err));
         if (!*found) *best = c->best;
         *found = true;
         take_if_faster(best, &c->best);
@@ -439,7 +458,7 @@ static enum up_status search(struct up_forecaster *forecaster, const struct up_c
     if (!lattice.all) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     build(&lattice, config);
     UP_TRY(try_all(&lattice, err));
-    UP_TRY(refine(&lattice, best, found, err));
+    UP_TRY(refine(&lattice, config, best, found, err));
     // Only what is leanest in all respects is left, some of it neither here nor there.
     if (!*found) UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
     if (!*found) goto out;

@@ -64,6 +64,7 @@ static void test_report_options(void **state)
     check_section("upipe-report peak", up_command_peak.options);
     check_section("upipe-report tensors", up_command_tensors.options);
     check_section("upipe-report timeline", up_command_timeline.options);
+    check_section("upipe-report advise", up_command_advise.options);
 }
 
 int main(void)
