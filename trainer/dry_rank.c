@@ -2,15 +2,6 @@
 #include "mem/arena.h"
 #include "ops/rehearsal.h"
 
-// The last of a step's calls with something new done.
-static void note_layer(struct up_progress *progress, double done, double all)
-{
-    struct up_dry_rank *dry =
-        (struct up_dry_rank *)((char *)progress - offsetof(struct up_dry_rank, progress));
-    if (done < all - 0.5) return;
-    if (!dry->layers_end_ns) dry->layers_end_ns = dry->device->ops->clock_ns(dry->device);
-}
-
 enum up_status up_dry_rank_open(struct up_dry_rank *dry, const struct up_config *config,
                                 const struct up_machine *machine, int rank, bool rehearse,
                                 struct up_error *err)
@@ -25,8 +16,6 @@ enum up_status up_dry_rank_open(struct up_dry_rank *dry, const struct up_config 
         up_comm_dry_create((int)config->cp, (int)up_config_cp_rank(config, rank), &dry->cp, err));
     UP_TRY(up_rank_init(&dry->rank, rank, dry->device, NULL, NULL, err));
     UP_TRY(up_trainer_init(&dry->trainer, &dry->rank, config, dry->world, dry->cp, err));
-    dry->progress.tell = note_layer;
-    dry->trainer.progress = &dry->progress;
     for (int space = 0; space < UP_SPACE_COUNT; space++)
         dry->kept_high[space] = up_arena_high(dry->rank.arena[space]);
     if (rehearse) {
@@ -41,7 +30,6 @@ enum up_status up_dry_rank_step(struct up_dry_rank *dry, int64_t step, struct up
 {
     static const struct up_hyper hyper = {0};
     struct up_step_result result;
-    dry->layers_end_ns = 0;
     return up_trainer_step(&dry->trainer, step, 1, &hyper, &result, err);
 }
 

@@ -12,8 +12,6 @@ struct up_dry_rank {
     struct up_trainer trainer;
     struct up_rehearsal *rehearsal; // of what libraries do at first use; NULL where not asked for
     int64_t kept_high[UP_SPACE_COUNT]; // of the arenas, before the first step
-    struct up_progress progress;
-    int64_t layers_end_ns; // by the device's clock: when the step's last layer was through
 };
 
 /* `rehearse`: the step's distinct library calls are noted. Release with up_dry_rank_close, also

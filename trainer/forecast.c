@@ -167,7 +167,7 @@ static enum up_status forecast_rank(const struct up_config *config,
     UP_TRY(run_step(&dry, 0, &forecast->step_s, err));
     forecast->peak_bytes = dry.rank.usage.peak_bytes[UP_SPACE_DEVICE];
     forecast->host_bytes = dry.rank.usage.peak_bytes[UP_SPACE_HOST];
-    forecast->tail_s = forecast->step_s - (double)dry.layers_end_ns / 1e9;
+    forecast->micro_batch_s = (double)dry.trainer.micro_batch_ns / 1e9;
     if (depth > UP_FORECAST_BRIEF) UP_TRY(look_closer(&dry, depth, forecast, err));
 out:
     if (rc && dry.rank.out_of_memory) {
@@ -241,7 +241,7 @@ static void add_tokens(const struct up_config *config, int64_t beyond, struct up
             up_ceil_div(beyond * tokens, UP_ARENA_ALIGN) * UP_ARENA_ALIGN;
 }
 
-// One micro-batch tells: what comes after its last layer comes once a step.
+// One micro-batch tells.
 static enum up_status forecast_briefly(const struct up_config *config,
                                        const struct up_machine *machine,
                                        struct up_forecast *forecast, struct up_error *err)
@@ -250,7 +250,7 @@ static enum up_status forecast_briefly(const struct up_config *config,
     one.accum = 1;
     enum up_status rc = forecast_fullest(&one, machine, UP_FORECAST_BRIEF, forecast, err);
     if (rc || forecast->beyond) return rc;
-    forecast->step_s += (double)(config->accum - 1) * (forecast->step_s - forecast->tail_s);
+    forecast->step_s += (double)(config->accum - 1) * forecast->micro_batch_s;
     add_tokens(config, config->accum - 1, forecast);
     return UP_OK;
 }

@@ -38,7 +38,7 @@ struct up_forecast {
     int64_t peak_bytes, host_bytes; // of one rank, each at its own highest moment of a step
     int64_t library_bytes[UP_LIBRARY_COUNT], libraries; // on one device; their sum
     double step_s, tokens_per_s;                        // tokens of all ranks
-    double tail_s; // of step_s what follows the last layer of a micro-batch: the optimizer
+    double micro_batch_s; // of step_s what each further micro-batch takes
 
     // From UP_FORECAST_PLACED on.
     int64_t category[UP_CATEGORY_COUNT];             // bytes at the device's peak
