@@ -19,7 +19,7 @@ static void place_text(const struct up_forecast *forecast, char *text, size_t si
 {
     int used = snprintf(text, size, "%s", up_phase_names[forecast->phase]);
     if (forecast->layer >= 0)
-        snprintf(text + used, size - (size_t)used, ", layer %lld", (long long)forecast->layer);
+        snprintf(text + used, size - (size_t)used, " L%lld", (long long)forecast->layer);
 }
 
 static void change_text(double change, char *text, size_t size)
@@ -27,7 +27,7 @@ static void change_text(double change, char *text, size_t size)
     if (fabs(change) < 0.0005) change = 0;
     if (!isfinite(change))
         snprintf(text, size, "?");
-    else if (change >= 9.995)
+    else if (change >= 0.9995)
         snprintf(text, size, "x%.1f", change + 1);
     else
         snprintf(text, size, "%+.1f%%", 100 * change);
@@ -83,12 +83,13 @@ static void emit_fields(struct up_emitter *emitter, const struct up_advice *advi
 /* --- Tables --------------------------------------------------------------------------------------
  */
 
+// As wide as a page: the options of a path stand whole below it.
 #define FORECAST_COLUMNS(heading_)                                                                 \
-    {"options", heading_, false, 23, 34}, {"peak", "peak", true, 9, 0},                            \
+    {"options", heading_, false, 0, 24}, {"peak", "peak", true, 9, 0},                             \
         {"step", "step", true, 6, 0}, {"host", "host", true, 9, 0},                                \
-        {"where", "then highest in", false, 12, 20},                                               \
+        {"where", "highest in", false, 0, 12},                                                     \
     {                                                                                              \
-        "largest", "largest there", false, 12, 30                                                  \
+        "largest", "largest there", false, 0, 27                                                   \
     }
 
 static void emit_cells(struct up_emitter *emitter, const struct up_advice *advice,
@@ -270,6 +271,7 @@ void up_section_advice(struct up_emitter *emitter, const struct up_advice *advic
 {
     up_emit_object_begin(emitter, "advice");
     up_section_path(emitter, advice);
+    emit_machine(emitter, advice);
     up_emit_object_end(emitter);
 }
 

@@ -28,8 +28,7 @@ enum up_status up_advise_ladder(struct up_forecaster *forecaster, const struct u
 
 /* The path on which each next technique lowers the peak most, until none lowers it by a hundredth
  * (two together, where no single one does). While model state alone is too much for the device,
- * only techniques that shrink that are looked at. `batches` techniques may repeat: `count` is at
- * most UP_PATH_STEPS. */
+ * only techniques that shrink that are looked at. */
 enum { UP_PATH_STEPS = 24 };
 enum up_status up_advise_path(struct up_forecaster *forecaster, const struct up_config *config,
                               const struct up_limits *limits,

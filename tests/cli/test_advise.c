@@ -137,6 +137,23 @@ static void test_dry_goes_on(void **state)
                 "--no-admission");
     assert_int_equal(program.status, 0);
     assert_string_equal(program.err, "");
+    // Text fits 100 columns, but for the command.
+    program_run(&program, "upipe-report", "advise", trace);
+    assert_int_equal(program.status, 0);
+    for (char *line = program.out, *end; (end = strchr(line, '\n')); line = end + 1)
+        if (end - line > 100 && strncmp(line, "upipe-train", 11) != 0)
+            fail_msg("too wide: %.*s", (int)(end - line), line);
+    // A limit counts as the machine's memory does, and with --no-admission ends the forecast.
+    program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "1GiB");
+    assert_int_equal(program.status, 0);
+    assert_string_equal(program.err, "");
+    program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "1MiB");
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.err, "does not fit"));
+    program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "1MiB",
+                "--no-admission");
+    assert_int_equal(program.status, 1);
+    assert_non_null(strstr(program.err, "out of device memory"));
 }
 
 /* --- Predictions
