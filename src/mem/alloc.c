@@ -119,7 +119,8 @@ static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *ten
                                      .limit_bytes = rank->capacity[space],
                                      .space = (uint8_t)space}};
     up_trace_push(rank->trace, &event);
-    rank->out_of_memory = true;
+    // Otherwise it was the host's memory for the arena's books.
+    rank->out_of_memory = tensor->bytes > up_arena_largest_free(rank->arena[space]);
     up_rank_fail(rank, UP_FAILED,
                  "out of %s memory: %s needs %s, %s of %s are in use and the largest free stretch "
                  "is %s",

@@ -56,6 +56,7 @@ static const struct form forms[] = {
     {"peak", &up_command_peak, {"../whole.db", "--json"}},
     {"tensors", &up_command_tensors, {"../whole.db"}},
     {"timeline", &up_command_timeline, {"../whole.db", "--json"}},
+    {"advise", &up_command_advise, {"../whole.db", "--fit", "64MiB"}},
 };
 
 /* What a run left behind. */
