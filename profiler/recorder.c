@@ -208,6 +208,13 @@ struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank,
     return source->trace;
 }
 
+void up_recorder_predict(struct up_recorder *recorder, const struct up_store_prediction *prediction)
+{
+    UP_ASSERT(!recorder->started);
+    up_store_prediction(recorder->store, prediction);
+    commit(recorder);
+}
+
 // Signals are for the program's own threads to see.
 static int create_thread(struct up_recorder *recorder)
 {

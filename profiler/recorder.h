@@ -31,6 +31,10 @@ enum up_status up_recorder_create(const char *path, struct up_span span,
 struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank,
                                       const char *device_name, int64_t capacity_bytes);
 
+/* A forecast made from the run, before the start. */
+void up_recorder_predict(struct up_recorder *recorder,
+                         const struct up_store_prediction *prediction);
+
 enum up_status up_recorder_start(struct up_recorder *recorder, struct up_error *err);
 
 /* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of

@@ -11,11 +11,17 @@
 
 static const struct up_command *const commands[] = {
     &up_command_summary, // the default
-    &up_command_peak,      &up_command_tensors,
-    &up_command_timeline,  &up_command_diff,
-    &up_command_check,     &up_command_history,
-    &up_command_score,     &up_command_whatis,
-    &up_command_calibrate, NULL,
+    &up_command_peak,
+    &up_command_tensors,
+    &up_command_timeline,
+    &up_command_advise,
+    &up_command_score,
+    &up_command_diff,
+    &up_command_check,
+    &up_command_history,
+    &up_command_whatis,
+    &up_command_calibrate,
+    NULL,
 };
 
 static const struct up_command *find_command(const char *name)

@@ -40,7 +40,7 @@ struct up_command {
 };
 
 extern const struct up_command up_command_summary, up_command_peak, up_command_tensors,
-    up_command_timeline, up_command_diff, up_command_check, up_command_history, up_command_score,
-    up_command_whatis, up_command_calibrate;
+    up_command_timeline, up_command_advise, up_command_diff, up_command_check, up_command_history,
+    up_command_score, up_command_whatis, up_command_calibrate;
 
 #endif

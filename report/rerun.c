@@ -175,7 +175,7 @@ static void note(struct listener *l, const struct up_cost *cost)
     if (l->most && rerun->count > l->most) l->stop = 1;
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
     struct listener *l = (struct listener *)(uintptr_t)device->ops;

@@ -14,9 +14,9 @@
 static json_t *figure_json(const struct up_figures *figures, enum up_machine_figure figure,
                            const char *source)
 {
-    bool bytes = figure == UP_FIGURE_DEVICE_BYTES || figure == UP_FIGURE_HOST_BYTES;
     double value = figures->of[figure];
-    json_t *number = bytes ? json_integer((json_int_t)value) : json_real(value);
+    json_t *number =
+        up_figure_is_whole(figure) ? json_integer((json_int_t)value) : json_real(value);
     return json_pack("{s:o,s:s}", "value", number, "source", *source ? source : "not told");
 }
 

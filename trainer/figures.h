@@ -15,10 +15,17 @@ enum up_machine_figure {
     UP_FIGURE_TO_HOST,
     UP_FIGURE_FROM_HOST,
     UP_FIGURE_LINK,
-    UP_FIGURE_LAUNCH, // seconds
+    UP_FIGURE_LAUNCH,       // seconds
+    UP_FIGURE_NODE_DEVICES, // that share a host
+    UP_FIGURE_CONTEXT,      // bytes that libraries take on each device: struct up_machine
+    UP_FIGURE_CUBLAS,
+    UP_FIGURE_CUDNN,
+    UP_FIGURE_NCCL,
+    UP_FIGURE_NCCL_RANK,
     UP_FIGURE_COUNT
 };
 const char *up_figure_name(enum up_machine_figure figure); // as machine files spell it
+bool up_figure_is_whole(enum up_machine_figure figure);    // bytes and counts
 
 struct up_figures {
     char name[64];

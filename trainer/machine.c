@@ -42,9 +42,20 @@ static const struct figure {
     [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
     [UP_FIGURE_LINK] = RATE("link_bytes_per_s", link_bytes_per_s),
     [UP_FIGURE_LAUNCH] = RATE("launch_s", launch_s),
+    [UP_FIGURE_NODE_DEVICES] = BYTES(node_devices),
+    [UP_FIGURE_CONTEXT] = BYTES(context_bytes),
+    [UP_FIGURE_CUBLAS] = BYTES(cublas_bytes),
+    [UP_FIGURE_CUDNN] = BYTES(cudnn_bytes),
+    [UP_FIGURE_NCCL] = BYTES(nccl_bytes),
+    [UP_FIGURE_NCCL_RANK] = BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
 };
+
+bool up_figure_is_whole(enum up_machine_figure figure)
+{
+    return figures[figure].whole;
+}
 
 const char *up_figure_name(enum up_machine_figure figure)
 {
@@ -191,6 +202,23 @@ enum up_status up_machine_find(const char *name, struct up_machine *machine, str
     for (const struct up_embedded *e = up_machine_files; e->name; e++)
         if (!strcmp(e->name, name)) return read_text(e->text, strlen(e->text), name, machine, err);
     return read_file(name, machine, err);
+}
+
+void up_machine_take_json(struct up_machine *machine, const json_t *object)
+{
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name) snprintf(machine->name, sizeof machine->name, "%s", name);
+    for (int i = 0; i < UP_COUNT(figures); i++) {
+        const json_t *value = json_object_get(object, figures[i].name);
+        double number = json_is_number(value) ? json_number_value(value) : -1;
+        bool sensible = number < 0x1p60 && (figures[i].required ? number > 0 : number >= 0);
+        if (!sensible) continue;
+        char *field = (char *)machine + figures[i].field;
+        if (figures[i].whole)
+            *(int64_t *)field = (int64_t)number;
+        else
+            *(double *)field = number;
+    }
 }
 
 char *up_machine_json(const struct up_machine *machine)

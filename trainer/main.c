@@ -28,7 +28,11 @@ static void usage(FILE *out)
         out);
     up_options_help(up_train_option_table, out);
     fputs("\nSizes accept K, M, G and KiB, MiB, GiB (512K = 524288).\n"
-          "Exit status: 0 done, 1 failed while running, 2 options or files at fault.\n",
+          "What does not fit the device and the host by its forecast is not started, and the "
+          "options that\n"
+          "make it fit are told (--device dry forecasts it all the same).\n"
+          "Exit status: 0 done, 1 does not fit or failed while running, 2 options or files at "
+          "fault.\n",
           out);
 }
 

@@ -205,12 +205,14 @@ static void backward(struct up_trainer *trainer, struct up_tensor *d,
 static void micro_batch(struct up_trainer *trainer, int64_t a, int64_t counted)
 {
     struct up_rank *rank = trainer->rank;
+    int64_t begin = rank->device->ops->clock_ns(rank->device);
     rank->phase = UP_PHASE_FORWARD;
     struct up_tensor *tokens = load_tokens(trainer, a);
     struct up_tensor *d = forward(trainer, tokens, counted);
     backward(trainer, d, tokens);
     up_free(rank, &d);
     up_free(rank, &tokens);
+    trainer->micro_batch_ns = rank->device->ops->clock_ns(rank->device) - begin;
 }
 
 /* --- A step

@@ -1,10 +1,13 @@
 #include "trainer/train.h"
 #include "model/data.h"
 #include "profiler/recorder.h"
+#include "trainer/admission.h"
+#include "trainer/advisor.h"
 #include "trainer/group.h"
 #include "trainer/log.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
+#include "trainer/predict.h"
 #include "trainer/resume.h"
 #include "trainer/save.h"
 #include "trainer/state.h"
@@ -42,7 +45,9 @@ struct run {
     const struct up_train_options *options;
     volatile const int *stop;
     struct up_config config;
-    struct up_machine machine; // dry only
+    struct up_machine machine; // its rates are for forecasts
+    struct up_limits limits;
+    struct up_forecaster *forecaster;
     struct up_data *data;
     struct up_weights *weights;
     struct up_resume resume;
@@ -85,10 +90,8 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
     bool folder = false;
     UP_TRY(up_train_options_resolve(options, &run->config, &folder, err));
     if (resumed) UP_TRY(up_resume_check(&run->resume, &run->config, err));
-    if (is_dry(run)) {
-        UP_TRY(up_machine_find(options->machine, &run->machine, err));
-        goto out;
-    }
+    UP_TRY(up_machine_find(options->machine, &run->machine, err));
+    if (is_dry(run)) goto out;
     if (!options->data)
         UP_TRY(up_fail(err, UP_USAGE, "--data: expected a file to train on (or --device dry)"));
     UP_TRY(up_data_open(options->data, (enum up_data_format)options->data_format, options->seq,
@@ -111,6 +114,30 @@ static enum up_status open_members(struct run *run, struct up_error *err)
     run->count = run->group.count;
     for (int i = 0; i < run->count; i++)
         run->members[i] = (struct member){.run = run, .number = i, .seat = &run->group.seat[i]};
+out:
+    return rc;
+}
+
+// What does not fit is not started. A forecast of it is made all the same, and the lack told.
+static enum up_status admit(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct up_train_options *options = run->options;
+    struct up_admission admission;
+    run->limits = up_admission_limits(options, run->group.seat[0].device->capacity[UP_SPACE_DEVICE],
+                                      &run->machine);
+    run->forecaster = up_forecaster_create(&run->machine, 0);
+    if (!run->forecaster) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (options->no_admission) return UP_OK;
+    UP_TRY(up_admission_check(run->forecaster, &run->config, &run->limits, !is_dry(run), &admission,
+                              err));
+    if (admission.fits) return UP_OK;
+    if (!is_dry(run)) rc = up_fail(err, UP_FAILED, "does not fit %s", admission.lack);
+    fprintf(stderr, "upipe-train: does not fit %s\n", admission.lack);
+    if (*admission.dominant) fprintf(stderr, "  %s\n", admission.dominant);
+    fprintf(stderr, "  %s\n", admission.way_out);
+    if (rc)
+        snprintf(err->text, sizeof err->text, "not started (--no-admission starts all the same)");
 out:
     return rc;
 }
@@ -157,8 +184,7 @@ static char *config_text(const struct run *run)
     failed |= json_object_set_new(root, "options", options_json(&settled));
     failed |= json_object_set_new(root, "attention",
                                   json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
-    if (is_dry(run))
-        failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
+    failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);
     return text;
@@ -224,6 +250,32 @@ static bool collect_facts(const struct run *run, const char *command, const char
     return true;
 }
 
+static void store_prediction(const struct run *run, const struct up_config *config,
+                             const struct up_forecast *forecast)
+{
+    char options[UP_CHANGE_TEXT];
+    if (forecast->beyond) return;
+    struct up_store_prediction prediction =
+        up_predict(&run->config, config, forecast, options, sizeof options);
+    up_recorder_predict(run->recorder, &prediction);
+}
+
+// The run's own forecast, and those of its neighbours: for the next run to be held against.
+static enum up_status predict(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct up_forecast *own;
+    struct up_ladder_line lines[UP_TECHNIQUE_COUNT];
+    int count = 0;
+    UP_TRY(up_forecaster_ask(run->forecaster, &run->config, UP_FORECAST_PLACED, &own, err));
+    store_prediction(run, &run->config, own);
+    UP_TRY(up_advise_ladder(run->forecaster, &run->config, lines, &count, err));
+    for (int i = 0; i < count; i++)
+        store_prediction(run, &lines[i].to.config, lines[i].to.forecast);
+out:
+    return rc;
+}
+
 static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -242,6 +294,7 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
                                              capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     }
+    UP_TRY(predict(run, err));
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
     free(config);
@@ -277,6 +330,7 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
     UP_TRY(open_members(run, err));
+    UP_TRY(admit(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, err));
     UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
     UP_TRY(open_trace(run, command, err));
@@ -308,7 +362,10 @@ static enum up_status start(struct member *member, struct up_error *err)
     enum up_status rc = UP_OK;
     struct run *run = member->run;
     struct up_trainer *trainer = &member->trainer;
-    const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
+    // A forecast of what does not fit is whole; --no-admission has it end where the run would.
+    bool limited = !is_dry(run) || run->options->no_admission;
+    const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] =
+                                                limited ? run->options->memory_limit : 0};
     UP_TRY(up_group_join(&run->group, member->number, err));
     struct up_device *device = member->seat->device;
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
@@ -539,6 +596,7 @@ static void close_run(struct run *run)
     for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
     free(run->members);
     free((void *)run->ticks);
+    up_forecaster_destroy(run->forecaster);
     up_group_close(&run->group);
     up_log_release(&run->log);
     up_saver_close(&run->saver);

@@ -112,6 +112,7 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step)
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         usage->peak_bytes[space] = usage->live_bytes[space];
         usage->peak_seq[space] = rank->seq;
+        usage->peak_event[space] = 0;
         rank->taken_in_step[space] = 0;
     }
     if (!rank->trace) return;
@@ -146,21 +147,21 @@ static struct up_event work_event(struct up_rank *rank, enum up_event_kind kind,
     return event;
 }
 
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
-               const void *args, size_t size, struct up_cost cost)
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_call run,
+               const void *args, size_t size, const struct up_cost *cost)
 {
     if (up_rank_failed(rank)) return;
     struct up_interval interval =
-        rank->device->ops->launch(rank->device, stream, run, args, size, &cost);
+        rank->device->ops->launch(rank->device, stream, run, args, size, cost);
     if (!rank->trace) return;
     struct up_event event = work_event(rank, UP_EVENT_KERNEL, stream, interval);
     event.label.name = name;
-    event.work.flops = cost.flops;
+    event.work.flops = cost->flops;
     up_trace_push(rank->trace, &event);
 }
 
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
-                          union up_run run, const void *args, size_t size, int64_t bytes)
+                          union up_call run, const void *args, size_t size, int64_t bytes)
 {
     if (up_rank_failed(rank)) return;
     struct up_cost cost = {.class = UP_COST_COLLECTIVE, .bytes = (double)bytes};

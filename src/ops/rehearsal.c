@@ -15,7 +15,7 @@ union args {
 
 struct call {
     int op;
-    union up_run run;
+    union up_call run;
     enum up_device_kind kind; // that it runs on
     union args args;          // operands moved to one place but for their alignment
     size_t size;
@@ -187,7 +187,7 @@ static struct call *room_for_one(struct up_rehearsal *rehearsal)
     return &rehearsal->calls[rehearsal->count];
 }
 
-void up_rehearsal_note(struct up_rank *rank, int op, union up_run run, const void *args,
+void up_rehearsal_note(struct up_rank *rank, int op, union up_call run, const void *args,
                        size_t size)
 {
     struct up_rehearsal *rehearsal = rank->rehearsal;

@@ -70,6 +70,7 @@ static void test_report_options(void **state)
     check_section("upipe-report score", up_command_score.options);
     check_section("upipe-report whatis", up_command_whatis.options);
     check_section("upipe-report calibrate", up_command_calibrate.options);
+    check_section("upipe-report advise", up_command_advise.options);
 }
 
 int main(void)

@@ -222,6 +222,7 @@ static const struct fuzzed {
     {&up_command_history, {"RUN", "--sort", "step"}},
     {&up_command_score, {"RUN"}},
     {&up_command_calibrate, {"RUN", "--output", "OUT"}},
+    {&up_command_advise, {"RUN"}},
 };
 
 static int make_words(const struct fuzzed *f, char *path, char *out, bool json, char *words[8])

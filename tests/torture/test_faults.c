@@ -63,6 +63,7 @@ static const struct form forms[] = {
      &up_command_whatis,
      {"1MiB", "--model", UP_TEST_DATA "/tiny-llama3", "--batch", "4"}},
     {"calibrate", &up_command_calibrate, {"../whole.db", "--output", "machine.json"}},
+    {"advise", &up_command_advise, {"../whole.db", "--fit", "64MiB"}},
 };
 
 /* What a run left behind. */

@@ -287,7 +287,7 @@ static int64_t clock_ns(struct up_device *device)
     return up_clock_ns() - cuda_of(device)->start_ns;
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
     struct cuda_device *cuda = cuda_of(device);
