@@ -2,8 +2,6 @@
  * advisor_longest.c. */
 #include "trainer/advisor_impl.h"
 
-#include <stdlib.h>
-
 /* --- The ladder ----------------------------------------------------------------------------------
  */
 
@@ -19,20 +17,15 @@ static int neighbours(const struct up_config *config,
     return count;
 }
 
+enum { MOST_PAIRS = UP_TECHNIQUE_COUNT * UP_TECHNIQUE_COUNT };
+
 static enum up_status forecast_lines(struct up_forecaster *forecaster, struct up_ladder_line *lines,
                                      int count, enum up_forecast_depth depth, struct up_error *err)
 {
-    enum up_status rc = UP_OK;
-    const struct up_config **configs = calloc((size_t)count + 1, sizeof *configs);
-    const struct up_forecast **answers = calloc((size_t)count + 1, sizeof *answers);
-    if (!configs || !answers) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    for (int i = 0; i < count; i++) configs[i] = &lines[i].to.config;
-    UP_TRY(up_forecaster_ask_all(forecaster, configs, count, depth, answers, err));
-    for (int i = 0; i < count; i++) lines[i].to.forecast = answers[i];
-out:
-    free(configs);
-    free(answers);
-    return rc;
+    struct up_candidate *list[MOST_PAIRS] = {NULL};
+    UP_ASSERT(count <= MOST_PAIRS);
+    for (int i = 0; i < count; i++) list[i] = &lines[i].to;
+    return up_forecaster_ask_all(forecaster, list, count, depth, err);
 }
 
 enum up_status up_advise_ladder(struct up_forecaster *forecaster, const struct up_config *config,
@@ -84,8 +77,8 @@ static enum up_status best_pair(struct up_forecaster *forecaster,
                                 bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_ladder_line pairs[UP_TECHNIQUE_COUNT * UP_TECHNIQUE_COUNT];
-    int from[UP_COUNT(pairs)], all = 0;
+    struct up_ladder_line pairs[MOST_PAIRS];
+    int from[MOST_PAIRS], all = 0;
     for (int i = 0; i < count; i++)
         for (int t = (int)singles[i].technique + 1; t < UP_TECHNIQUE_COUNT; t++) {
             pairs[all].technique = (enum up_technique)t;
@@ -158,21 +151,15 @@ enum up_status up_advise_knob(struct up_forecaster *forecaster, const struct up_
                               struct up_candidate positions[UP_KNOB_POSITIONS], int *count,
                               struct up_error *err)
 {
-    enum up_status rc = UP_OK;
-    const struct up_config *configs[UP_KNOB_POSITIONS] = {0};
-    const struct up_forecast *answers[UP_KNOB_POSITIONS] = {0};
+    struct up_candidate *list[UP_KNOB_POSITIONS] = {NULL};
     int64_t heads = config->model.heads;
-    int all = 0;
-    for (int64_t u = config->cp; u <= heads && all < UP_KNOB_POSITIONS; u += config->cp) {
+    *count = 0;
+    for (int64_t u = config->cp; u <= heads && *count < UP_KNOB_POSITIONS; u += config->cp) {
         if (heads % u) continue;
-        positions[all].config = *config;
-        positions[all].config.upipe = u == heads ? 0 : u;
-        configs[all] = &positions[all].config;
-        all++;
+        struct up_candidate *position = list[*count] = &positions[*count];
+        position->config = *config;
+        position->config.upipe = u == heads ? 0 : u;
+        ++*count;
     }
-    UP_TRY(up_forecaster_ask_all(forecaster, configs, all, UP_FORECAST_BRIEF, answers, err));
-    for (int i = 0; i < all; i++) positions[i].forecast = answers[i];
-    *count = all;
-out:
-    return rc;
+    return up_forecaster_ask_all(forecaster, list, *count, UP_FORECAST_BRIEF, err);
 }

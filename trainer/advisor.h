@@ -7,12 +7,6 @@
 #include "trainer/limits.h"
 #include "trainer/technique.h"
 
-/* A config and what it would take. */
-struct up_candidate {
-    struct up_config config;
-    const struct up_forecast *forecast; // the forecaster's
-};
-
 /* --- One after the other -------------------------------------------------------------------------
  */
 

@@ -243,32 +243,22 @@ static bool take_way(const struct combination *c, enum way way, struct up_config
 static enum up_status try_level(struct lattice *lattice, int level, enum way way,
                                 struct up_error *err)
 {
-    enum up_status rc = UP_OK;
-    struct up_config *made = calloc((size_t)lattice->count + 1, sizeof *made);
-    const struct up_config **configs = calloc((size_t)lattice->count + 1, sizeof *configs);
-    const struct up_forecast **answers = calloc((size_t)lattice->count + 1, sizeof *answers);
-    int *which = calloc((size_t)lattice->count + 1, sizeof *which), count = 0;
-    if (!made || !configs || !answers || !which)
-        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    struct up_candidate *list[MAX_COMBINATIONS] = {NULL};
+    struct combination *which[MAX_COMBINATIONS];
+    int count = 0;
     for (int i = 0; i < lattice->count; i++) {
-        const struct combination *c = &lattice->all[i];
-        if (c->level != level || c->skipped || c->fits || !take_way(c, way, &made[count])) continue;
-        configs[count] = &made[count];
-        which[count++] = i;
-    }
-    UP_TRY(up_forecaster_ask_all(lattice->forecaster, configs, count, UP_FORECAST_BRIEF, answers,
-                                 err));
-    for (int i = 0; i < count; i++) {
-        struct combination *c = &lattice->all[which[i]];
-        c->fits = up_limits_check(lattice->limits, configs[i], answers[i]) == UP_ROOM_FITS;
+        struct combination *c = &lattice->all[i];
+        if (c->level != level || c->skipped || c->fits || !take_way(c, way, &c->best.config))
+            continue;
         c->way = way;
-        c->best = (struct up_candidate){*configs[i], answers[i]};
+        which[count] = c;
+        list[count++] = &c->best;
     }
-out:
-    free(made);
-    free(configs);
-    free(answers);
-    free(which);
+    enum up_status rc =
+        up_forecaster_ask_all(lattice->forecaster, list, count, UP_FORECAST_BRIEF, err);
+    for (int i = 0; i < count && !rc; i++)
+        which[i]->fits =
+            up_limits_check(lattice->limits, &list[i]->config, list[i]->forecast) == UP_ROOM_FITS;
     return rc;
 }
 
@@ -500,30 +490,24 @@ out:
 /* --- The smallest change -------------------------------------------------------------------------
  */
 
-struct change {
-    struct up_config config;
-    const struct up_forecast *forecast;
-};
+enum { MOST_CHANGES = UP_TECHNIQUE_COUNT * UP_TECHNIQUE_COUNT };
 
 static int by_step_time(const void *a, const void *b)
 {
-    double x = ((const struct change *)a)->forecast->step_s;
-    double y = ((const struct change *)b)->forecast->step_s;
+    double x = ((const struct up_candidate *)a)->forecast->step_s;
+    double y = ((const struct up_candidate *)b)->forecast->step_s;
     return (x > y) - (x < y);
 }
 
 // The fastest of them whose plan fits.
 static enum up_status pick(struct up_forecaster *forecaster, const struct up_limits *limits,
-                           struct change *changes, int count, struct up_candidate *best,
+                           struct up_candidate *changes, int count, struct up_candidate *best,
                            bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const struct up_config **configs = calloc((size_t)count + 1, sizeof *configs);
-    const struct up_forecast **answers = calloc((size_t)count + 1, sizeof *answers);
-    if (!configs || !answers) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    for (int i = 0; i < count; i++) configs[i] = &changes[i].config;
-    UP_TRY(up_forecaster_ask_all(forecaster, configs, count, UP_FORECAST_BRIEF, answers, err));
-    for (int i = 0; i < count; i++) changes[i].forecast = answers[i];
+    struct up_candidate *list[MOST_CHANGES] = {NULL};
+    for (int i = 0; i < count; i++) list[i] = &changes[i];
+    UP_TRY(up_forecaster_ask_all(forecaster, list, count, UP_FORECAST_BRIEF, err));
     qsort(changes, (size_t)count, sizeof *changes, by_step_time);
     for (int i = 0; i < count && !*found; i++) {
         enum up_room room = up_limits_check(limits, &changes[i].config, changes[i].forecast);
@@ -533,14 +517,12 @@ static enum up_status pick(struct up_forecaster *forecaster, const struct up_lim
         *found = room == UP_ROOM_FITS;
     }
 out:
-    free(configs);
-    free(answers);
     return rc;
 }
 
-// Each of `from` with each later technique on; returns how many.
-static int extend(const struct change *from, const int *last, int count, struct change *to,
-                  int *to_last)
+// Each of `from` with each technique after its last one on; returns how many.
+static int extend(const struct up_candidate *from, const int *last, int count,
+                  struct up_candidate *to, int *to_last)
 {
     int made = 0;
     for (int i = 0; i < count; i++)
@@ -550,32 +532,35 @@ static int extend(const struct change *from, const int *last, int count, struct 
     return made;
 }
 
-enum { MOST_TOGETHER = 2 }; // techniques of which all combinations are tried
+// One technique, in the order of their list, then pairs of them.
+static enum up_status pick_few(struct up_forecaster *forecaster, const struct up_config *config,
+                               const struct up_limits *limits, struct up_candidate *singles,
+                               struct up_candidate *pairs, struct up_candidate *best, bool *found,
+                               struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_candidate none = {.config = *config};
+    int last[UP_TECHNIQUE_COUNT], last_of_pair[MOST_CHANGES], nothing = -1;
+    int single_count = extend(&none, &nothing, 1, singles, last);
+    int pair_count = extend(singles, last, single_count, pairs, last_of_pair);
+    UP_TRY(pick(forecaster, limits, singles, single_count, best, found, err));
+    if (!*found) UP_TRY(pick(forecaster, limits, pairs, pair_count, best, found, err));
+out:
+    return rc;
+}
 
 enum up_status up_advise_smallest(struct up_forecaster *forecaster, const struct up_config *config,
                                   const struct up_limits *limits, struct up_candidate *best,
                                   bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    enum { ROOM = UP_TECHNIQUE_COUNT * UP_TECHNIQUE_COUNT };
-    struct change *now = calloc(ROOM, sizeof *now), *next = calloc(ROOM, sizeof *next);
-    int last_now[ROOM] = {-1}, last_next[ROOM], count = 1;
+    struct up_candidate *changes = calloc(UP_TECHNIQUE_COUNT + MOST_CHANGES, sizeof *changes);
     *found = false;
-    if (!now || !next) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    now[0].config = *config;
-    for (int together = 1; together <= MOST_TOGETHER && !*found; together++) {
-        int made = extend(now, last_now, count, next, last_next);
-        // Sorting mixes them up: what the next round extends is kept in order.
-        for (int i = 0; i < made; i++) {
-            now[i] = next[i];
-            last_now[i] = last_next[i];
-        }
-        count = made;
-        UP_TRY(pick(forecaster, limits, next, made, best, found, err));
-    }
+    if (!changes) return up_fail(err, UP_FAILED, "out of host memory");
+    UP_TRY(pick_few(forecaster, config, limits, changes, changes + UP_TECHNIQUE_COUNT, best, found,
+                    err));
     if (!*found) UP_TRY(up_advise_cheapest(forecaster, config, limits, best, found, err));
 out:
-    free(now);
-    free(next);
+    free(changes);
     return rc;
 }

@@ -122,17 +122,16 @@ static bool listed(struct entry *const *entries, int count, const struct entry *
 }
 
 enum up_status up_forecaster_ask_all(struct up_forecaster *forecaster,
-                                     const struct up_config *const configs[], int count,
-                                     enum up_forecast_depth depth,
-                                     const struct up_forecast *answers[], struct up_error *err)
+                                     struct up_candidate *const candidates[], int count,
+                                     enum up_forecast_depth depth, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct work work = {.machine = &forecaster->machine};
     struct entry **all = calloc(2 * (size_t)count + 1, sizeof *all);
-    if (!all) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (!all) return up_fail(err, UP_FAILED, "out of host memory");
     work.entries = all + count;
     for (int i = 0; i < count; i++) {
-        UP_TRY(find_entry(forecaster, configs[i], &all[i], err));
+        UP_TRY(find_entry(forecaster, &candidates[i]->config, &all[i], err));
         struct entry *entry = all[i];
         bool deep = entry->known && entry->forecast.depth >= depth;
         if (deep || listed(work.entries, work.count, entry)) continue;
@@ -143,7 +142,7 @@ enum up_status up_forecaster_ask_all(struct up_forecaster *forecaster,
     for (int i = 0; i < count; i++) {
         if (all[i]->status) *err = all[i]->error;
         UP_TRY(all[i]->status);
-        answers[i] = &all[i]->forecast;
+        candidates[i]->forecast = &all[i]->forecast;
     }
 out:
     free(all);
@@ -154,5 +153,8 @@ enum up_status up_forecaster_ask(struct up_forecaster *forecaster, const struct 
                                  enum up_forecast_depth depth, const struct up_forecast **answer,
                                  struct up_error *err)
 {
-    return up_forecaster_ask_all(forecaster, &config, 1, depth, answer, err);
+    struct up_candidate candidate = {.config = *config}, *one = &candidate;
+    enum up_status rc = up_forecaster_ask_all(forecaster, &one, 1, depth, err);
+    *answer = candidate.forecast;
+    return rc;
 }

@@ -12,12 +12,16 @@ void up_forecaster_destroy(struct up_forecaster *forecaster); // NULL is fine
 
 const struct up_machine *up_forecaster_machine(const struct up_forecaster *forecaster);
 
-/* The forecasts of `count` configs, at least as deep as asked for, into `answers`: the forecaster's
- * own, alive until it is destroyed. */
+/* A config and what it would take. */
+struct up_candidate {
+    struct up_config config;
+    const struct up_forecast *forecast; // the forecaster's own, alive until it is destroyed
+};
+
+/* Sets the forecasts of `count` candidates, at least as deep as asked for. */
 enum up_status up_forecaster_ask_all(struct up_forecaster *forecaster,
-                                     const struct up_config *const configs[], int count,
-                                     enum up_forecast_depth depth,
-                                     const struct up_forecast *answers[], struct up_error *err);
+                                     struct up_candidate *const candidates[], int count,
+                                     enum up_forecast_depth depth, struct up_error *err);
 enum up_status up_forecaster_ask(struct up_forecaster *forecaster, const struct up_config *config,
                                  enum up_forecast_depth depth, const struct up_forecast **answer,
                                  struct up_error *err);
