@@ -26,9 +26,10 @@ struct up_timed_list {
     int64_t count, capacity;
 };
 
-/* A rate is the median of the work of its sort, weighted by time, of what was bound by it: work
- * that took about as long as the shortest of all is bound by its launch, and products that took as
- * long as memory takes for their bytes by memory. */
+/* A rate is the median over the work of its sort that was bound by it, each weighted by how much
+ * work it was, so that what was held up by something else does not count more: work that took about
+ * as long as the shortest of all is bound by its launch, and products that took as long as memory
+ * takes for their bytes by memory. */
 struct up_rate {
     double value;    // NaN: it cannot be told
     int64_t samples; // that it is the median of

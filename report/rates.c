@@ -4,9 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-// A value that work of some seconds speaks for.
+// A value, and how much work speaks for it: the time that it would take at any one rate. The time
+// that it took would give most to what was held up by something else.
 struct vote {
-    double value, seconds;
+    double value, work;
 };
 struct votes {
     struct vote *items;
@@ -19,22 +20,21 @@ static int by_value(const void *a, const void *b)
     return (x->value > y->value) - (x->value < y->value);
 }
 
-static struct up_rate median_by_time(struct votes *votes)
+static struct up_rate median_by_work(struct votes *votes)
 {
     double all = 0, below = 0;
     if (!votes->count) return (struct up_rate){NAN, 0};
     qsort(votes->items, (size_t)votes->count, sizeof *votes->items, by_value);
-    for (int64_t i = 0; i < votes->count; i++) all += votes->items[i].seconds;
+    for (int64_t i = 0; i < votes->count; i++) all += votes->items[i].work;
     int64_t at = 0;
-    while (at + 1 < votes->count && (below += votes->items[at].seconds) < all / 2) at++;
+    while (at + 1 < votes->count && (below += votes->items[at].work) < all / 2) at++;
     return (struct up_rate){votes->items[at].value, votes->count};
 }
 
 static void vote(struct votes *votes, double amount, const struct up_timed *timed)
 {
     double value = amount / timed->seconds;
-    if (value > 0 && value < 0x1p60)
-        votes->items[votes->count++] = (struct vote){value, timed->seconds};
+    if (value > 0 && value < 0x1p60) votes->items[votes->count++] = (struct vote){value, amount};
 }
 
 static bool is_kernel(const struct up_timed *timed)
@@ -60,7 +60,7 @@ static struct up_rate bytes_rate(const struct up_timed_list *list, enum up_work_
         const struct up_timed *timed = &list->items[i];
         if (timed->sort == sort && timed->seconds > longer_than) vote(votes, timed->bytes, timed);
     }
-    return median_by_time(votes);
+    return median_by_work(votes);
 }
 
 // Whether it took what memory takes for its bytes; not where bytes or the rate are not known. What
@@ -79,13 +79,13 @@ static struct up_rate flops_rate(const struct up_timed_list *list, enum up_work_
         if (timed->sort == sort && timed->seconds > longer_than && !bound_by_memory(timed, memory))
             vote(votes, timed->flops, timed);
     }
-    return median_by_time(votes);
+    return median_by_work(votes);
 }
 
-// Of kernels whose work explains less than a tenth of their time the lower quartile: what else
-// makes a kernel slow makes it longer.
+// Of kernels whose work would take less than half of the shortest kernel's time the lower quartile:
+// what else makes a kernel slow makes it longer.
 static struct up_rate launch_time(const struct up_timed_list *list, const struct up_rates *rates,
-                                  struct votes *votes)
+                                  double shortest_s, struct votes *votes)
 {
     static const enum up_machine_figure rate_of[] = {
         [UP_SORT_MATMUL] = UP_FIGURE_MATMUL,
@@ -99,7 +99,7 @@ static struct up_rate launch_time(const struct up_timed_list *list, const struct
         double work_s = timed->bytes / memory;
         if (timed->sort != UP_SORT_POINTWISE)
             work_s = fmax(work_s, timed->flops / rates->of[rate_of[timed->sort]].value);
-        if (work_s < timed->seconds / 10)
+        if (work_s < shortest_s / 2)
             votes->items[votes->count++] = (struct vote){timed->seconds, 1};
     }
     if (!votes->count) return (struct up_rate){NAN, 0};
@@ -125,7 +125,7 @@ enum up_status up_rates_learn(const struct up_timed_list *list, struct up_rates 
         flops_rate(list, UP_SORT_ATTENTION_FORWARD, floor_s, memory, &votes);
     rates->of[UP_FIGURE_ATTENTION_BACKWARD] =
         flops_rate(list, UP_SORT_ATTENTION_BACKWARD, floor_s, memory, &votes);
-    rates->of[UP_FIGURE_LAUNCH] = launch_time(list, rates, &votes);
+    rates->of[UP_FIGURE_LAUNCH] = launch_time(list, rates, floor_s / 2, &votes);
     free(votes.items);
     return UP_OK;
 }
