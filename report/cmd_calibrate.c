@@ -95,7 +95,7 @@ static void take_rates(struct calibration *c)
     for (int i = 0; i < UP_FIGURE_COUNT; i++) {
         const struct up_rate *rate = &c->rates.of[i];
         take(c, (enum up_machine_figure)i, rate->value, rate->samples,
-             i == UP_FIGURE_LAUNCH ? "lower quartile" : "median by work");
+             i == UP_FIGURE_LAUNCH ? "lower quartile" : "median by time");
     }
 }
 
@@ -183,7 +183,7 @@ static void emit_source(struct up_emitter *emitter, const struct calibration *c,
     snprintf(text, sizeof text, "what the device could hold");
     if (c->rates.of[figure].samples)
         snprintf(text, sizeof text, "%s, %lld step%s",
-                 figure == UP_FIGURE_LAUNCH ? "lower quartile" : "median by work",
+                 figure == UP_FIGURE_LAUNCH ? "lower quartile" : "median by time",
                  (long long)c->timed.steps, c->timed.steps == 1 ? "" : "s");
     else if (!c->learnt[figure])
         snprintf(text, sizeof text, "of %s: the run does not tell", c->base.name);

@@ -4,10 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-// A value, and how much work speaks for it: the time that it would take at any one rate. The time
-// that it took would give most to what was held up by something else.
+// A value that work of some seconds speaks for.
 struct vote {
-    double value, work;
+    double value, seconds;
 };
 struct votes {
     struct vote *items;
@@ -20,21 +19,22 @@ static int by_value(const void *a, const void *b)
     return (x->value > y->value) - (x->value < y->value);
 }
 
-static struct up_rate median_by_work(struct votes *votes)
+static struct up_rate median_by_time(struct votes *votes)
 {
     double all = 0, below = 0;
     if (!votes->count) return (struct up_rate){NAN, 0};
     qsort(votes->items, (size_t)votes->count, sizeof *votes->items, by_value);
-    for (int64_t i = 0; i < votes->count; i++) all += votes->items[i].work;
+    for (int64_t i = 0; i < votes->count; i++) all += votes->items[i].seconds;
     int64_t at = 0;
-    while (at + 1 < votes->count && (below += votes->items[at].work) < all / 2) at++;
+    while (at + 1 < votes->count && (below += votes->items[at].seconds) < all / 2) at++;
     return (struct up_rate){votes->items[at].value, votes->count};
 }
 
 static void vote(struct votes *votes, double amount, const struct up_timed *timed)
 {
     double value = amount / timed->seconds;
-    if (value > 0 && value < 0x1p60) votes->items[votes->count++] = (struct vote){value, amount};
+    if (value > 0 && value < 0x1p60)
+        votes->items[votes->count++] = (struct vote){value, timed->seconds};
 }
 
 static bool is_kernel(const struct up_timed *timed)
@@ -60,7 +60,7 @@ static struct up_rate bytes_rate(const struct up_timed_list *list, enum up_work_
         const struct up_timed *timed = &list->items[i];
         if (timed->sort == sort && timed->seconds > longer_than) vote(votes, timed->bytes, timed);
     }
-    return median_by_work(votes);
+    return median_by_time(votes);
 }
 
 // Whether it took what memory takes for its bytes; not where bytes or the rate are not known. What
@@ -79,7 +79,7 @@ static struct up_rate flops_rate(const struct up_timed_list *list, enum up_work_
         if (timed->sort == sort && timed->seconds > longer_than && !bound_by_memory(timed, memory))
             vote(votes, timed->flops, timed);
     }
-    return median_by_work(votes);
+    return median_by_time(votes);
 }
 
 // Of kernels whose work would take less than half of the shortest kernel's time the lower quartile:
@@ -107,11 +107,50 @@ static struct up_rate launch_time(const struct up_timed_list *list, const struct
     return (struct up_rate){votes->items[votes->count / 4].value, votes->count};
 }
 
-enum up_status up_rates_learn(const struct up_timed_list *list, struct up_rates *rates,
+/* --- Alike -------------------------------------------------------------------------------------
+ */
+
+static int compare(double a, double b)
+{
+    if (isnan(a) || isnan(b)) return isnan(a) - isnan(b);
+    return (a > b) - (a < b);
+}
+
+static int by_work(const void *a, const void *b)
+{
+    const struct up_timed *x = a, *y = b;
+    if (x->sort != y->sort) return x->sort < y->sort ? -1 : 1;
+    int order = compare(x->flops, y->flops);
+    return order ? order : compare(x->bytes, y->bytes);
+}
+
+static int by_work_and_time(const void *a, const void *b)
+{
+    int order = by_work(a, b);
+    return order ? order
+                 : compare(((const struct up_timed *)a)->seconds,
+                           ((const struct up_timed *)b)->seconds);
+}
+
+// Work that is alike takes as long as its median: what was held up by something else, on a machine
+// that others use too, would otherwise have the most to say.
+static void level(struct up_timed_list *list)
+{
+    if (list->count) qsort(list->items, (size_t)list->count, sizeof *list->items, by_work_and_time);
+    for (int64_t i = 0, next; i < list->count; i = next) {
+        for (next = i + 1; next < list->count; next++)
+            if (by_work(&list->items[i], &list->items[next]) != 0) break;
+        double median = list->items[i + (next - i - 1) / 2].seconds;
+        for (int64_t k = i; k < next; k++) list->items[k].seconds = median;
+    }
+}
+
+enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates,
                               struct up_error *err)
 {
     struct votes votes = {.items = calloc((size_t)list->count + 1, sizeof *votes.items)};
     if (!votes.items) return up_no_memory(err);
+    level(list);
     double floor_s = 2 * shortest(list);
     if (!isfinite(floor_s)) floor_s = 0; // copies and collectives alone
     for (int i = 0; i < UP_FIGURE_COUNT; i++) rates->of[i] = (struct up_rate){NAN, 0};
