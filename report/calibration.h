@@ -26,9 +26,9 @@ struct up_timed_list {
     int64_t count, capacity;
 };
 
-/* A rate is the median of the work of its sort, weighted by time, of what was bound by it: work
- * that took about as long as the shortest of all is bound by its launch, and products that took as
- * long as memory takes for their bytes by memory. */
+/* A rate is the median over the work of its sort that was bound by it, weighted by time: work that
+ * took about as long as the shortest of all is bound by its launch, and products that took as long
+ * as memory takes for their bytes by memory. Work that is alike counts as its median. */
 struct up_rate {
     double value;    // NaN: it cannot be told
     int64_t samples; // that it is the median of
@@ -37,7 +37,8 @@ struct up_rates {
     struct up_rate of[UP_FIGURE_COUNT]; // of capacities: always NaN
 };
 
-enum up_status up_rates_learn(const struct up_timed_list *list, struct up_rates *rates,
+/* Puts `list` in another order, with medians for times. */
+enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates,
                               struct up_error *err);
 
 /* What a run has timed, in the steps whose rows it holds, on its lowest rank: all but the first of

@@ -91,8 +91,8 @@ static enum up_status read_model(const struct whatis_options *o, struct up_model
     enum up_status rc = UP_OK;
     struct stat status;
     if (!o->model)
-        UP_TRY(up_fail(err, UP_USAGE, "--model: expected a Hugging Face folder or one of %s",
-                       up_model_preset_names()));
+        return up_fail(err, UP_USAGE, "--model: expected a Hugging Face folder or one of %s",
+                       up_model_preset_names());
     if (!up_model_preset(o->model, model)) {
         bool there = !stat(o->model, &status);
         if (!there && up_errno_status(errno) == UP_FAILED)

@@ -82,10 +82,10 @@ static struct up_rate flops_rate(const struct up_timed_list *list, enum up_work_
     return median_by_time(votes);
 }
 
-// Of kernels whose work explains less than a tenth of their time the lower quartile: what else
-// makes a kernel slow makes it longer.
+// Of kernels whose work would take less than half of the shortest kernel's time the lower quartile:
+// what else makes a kernel slow makes it longer.
 static struct up_rate launch_time(const struct up_timed_list *list, const struct up_rates *rates,
-                                  struct votes *votes)
+                                  double shortest_s, struct votes *votes)
 {
     static const enum up_machine_figure rate_of[] = {
         [UP_SORT_MATMUL] = UP_FIGURE_MATMUL,
@@ -99,7 +99,7 @@ static struct up_rate launch_time(const struct up_timed_list *list, const struct
         double work_s = timed->bytes / memory;
         if (timed->sort != UP_SORT_POINTWISE)
             work_s = fmax(work_s, timed->flops / rates->of[rate_of[timed->sort]].value);
-        if (work_s < timed->seconds / 10)
+        if (work_s < shortest_s / 2)
             votes->items[votes->count++] = (struct vote){timed->seconds, 1};
     }
     if (!votes->count) return (struct up_rate){NAN, 0};
@@ -107,11 +107,50 @@ static struct up_rate launch_time(const struct up_timed_list *list, const struct
     return (struct up_rate){votes->items[votes->count / 4].value, votes->count};
 }
 
-enum up_status up_rates_learn(const struct up_timed_list *list, struct up_rates *rates,
+/* --- Alike -------------------------------------------------------------------------------------
+ */
+
+static int compare(double a, double b)
+{
+    if (isnan(a) || isnan(b)) return isnan(a) - isnan(b);
+    return (a > b) - (a < b);
+}
+
+static int by_work(const void *a, const void *b)
+{
+    const struct up_timed *x = a, *y = b;
+    if (x->sort != y->sort) return x->sort < y->sort ? -1 : 1;
+    int order = compare(x->flops, y->flops);
+    return order ? order : compare(x->bytes, y->bytes);
+}
+
+static int by_work_and_time(const void *a, const void *b)
+{
+    int order = by_work(a, b);
+    return order ? order
+                 : compare(((const struct up_timed *)a)->seconds,
+                           ((const struct up_timed *)b)->seconds);
+}
+
+// Work that is alike takes as long as its median: what was held up by something else, on a machine
+// that others use too, would otherwise have the most to say.
+static void level(struct up_timed_list *list)
+{
+    if (list->count) qsort(list->items, (size_t)list->count, sizeof *list->items, by_work_and_time);
+    for (int64_t i = 0, next; i < list->count; i = next) {
+        for (next = i + 1; next < list->count; next++)
+            if (by_work(&list->items[i], &list->items[next]) != 0) break;
+        double median = list->items[i + (next - i - 1) / 2].seconds;
+        for (int64_t k = i; k < next; k++) list->items[k].seconds = median;
+    }
+}
+
+enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates,
                               struct up_error *err)
 {
     struct votes votes = {.items = calloc((size_t)list->count + 1, sizeof *votes.items)};
     if (!votes.items) return up_no_memory(err);
+    level(list);
     double floor_s = 2 * shortest(list);
     if (!isfinite(floor_s)) floor_s = 0; // copies and collectives alone
     for (int i = 0; i < UP_FIGURE_COUNT; i++) rates->of[i] = (struct up_rate){NAN, 0};
@@ -125,7 +164,7 @@ enum up_status up_rates_learn(const struct up_timed_list *list, struct up_rates 
         flops_rate(list, UP_SORT_ATTENTION_FORWARD, floor_s, memory, &votes);
     rates->of[UP_FIGURE_ATTENTION_BACKWARD] =
         flops_rate(list, UP_SORT_ATTENTION_BACKWARD, floor_s, memory, &votes);
-    rates->of[UP_FIGURE_LAUNCH] = launch_time(list, rates, &votes);
+    rates->of[UP_FIGURE_LAUNCH] = launch_time(list, rates, floor_s / 2, &votes);
     free(votes.items);
     return UP_OK;
 }

@@ -23,7 +23,7 @@ void up_machine_take_json(struct up_machine *machine, const json_t *object);
 char *up_machine_json(const struct up_machine *machine);
 
 /* A machine as plain figures, and back. */
-void up_machine_figures(const struct up_machine *machine, struct up_figures *figures);
-void up_machine_of_figures(const struct up_figures *figures, struct up_machine *machine);
+void up_machine_figures(const struct up_machine *machine, struct up_figures *plain);
+void up_machine_of_figures(const struct up_figures *plain, struct up_machine *machine);
 
 #endif
