@@ -168,7 +168,9 @@ static void emit_value(struct up_emitter *emitter, enum up_machine_figure figure
     char text[UP_UNITS_TEXT];
     if (figure == UP_FIGURE_LAUNCH)
         snprintf(text, sizeof text, "%.3g us", value * 1e6);
-    else if (figure == UP_FIGURE_DEVICE_BYTES || figure == UP_FIGURE_HOST_BYTES)
+    else if (figure == UP_FIGURE_NODE_DEVICES)
+        snprintf(text, sizeof text, "%.0f", value);
+    else if (up_figure_is_whole(figure))
         up_text_bytes(text, (int64_t)value);
     else
         rate_text(text, sizeof text, value, figure <= UP_FIGURE_ATTENTION_BACKWARD ? "FLOP" : "B");

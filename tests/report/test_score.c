@@ -168,20 +168,6 @@ static void test_malformed(void **state)
 /* --- A forecast that comes true ----------------------------------------------------------------
  */
 
-// What a dry run found, as its own forecast.
-static void store_own_forecast(const char *path)
-{
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    static const char sql[] =
-        "INSERT INTO prediction SELECT 1, '', (SELECT value FROM meta WHERE key = 'config_hash'),"
-        " peak_bytes, NULL, NULL, NULL, NULL FROM peak WHERE rank = 0;"
-        "INSERT INTO prediction_category SELECT 1, category, bytes FROM peak_by_category"
-        " WHERE rank = 0";
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 static void train(const char *words)
 {
     char command[1024];
@@ -202,7 +188,6 @@ static void test_dry_forecasts_cpu(void **state)
         json_t *row;
         snprintf(words, sizeof words, "--device dry --as cpu --trace dry.db %s", options[i]);
         train(words);
-        store_own_forecast("dry.db");
         snprintf(words, sizeof words, "--threads 1 --data text --trace cpu.db %s", options[i]);
         train(words);
         json_t *scores = scores_of("score dry.db cpu.db --json");

@@ -264,7 +264,7 @@ static void test_longest_ends(void **state)
     site_close(&site);
 }
 
-// All legal numbers of heads, and fewer never take more.
+// All legal numbers of heads: fewer never take more, and what that costs is little.
 static void test_knob(void **state)
 {
     (void)state;
@@ -284,7 +284,7 @@ static void test_knob(void **state)
     assert_int_equal(count, 3); // 8, 16 and 32 of 32 heads on eight ranks
     for (int i = 1; i < count; i++) {
         assert_true(positions[i].forecast->peak_bytes > positions[i - 1].forecast->peak_bytes);
-        assert_true(positions[i].forecast->step_s <= positions[i - 1].forecast->step_s);
+        assert_true(fabs(positions[i].forecast->step_s / positions[0].forecast->step_s - 1) < 0.05);
     }
     site_close(&site);
 }
