@@ -75,28 +75,42 @@ static bool leads(const struct run *run)
 
 // A GPU that has failed can keep its libraries from ever ending, and so can a process that does not
 // come when ranks first meet: then the process ends without them.
-static void *end_anyway(void *seconds)
+struct last_words {
+    unsigned seconds;
+    char why[1024];
+};
+
+static void *end_anyway(void *argument)
 {
-    sleep((unsigned)(intptr_t)seconds);
-    fputs("upipe-train: the GPUs do not come to an end after a failure: ending without them\n",
-          stderr);
+    const struct last_words *last = argument;
+    sleep(last->seconds);
+    fprintf(
+        stderr,
+        "upipe-train: %s\nupipe-train: the GPUs do not come to an end after this failure: ending "
+        "without them\n",
+        last->why);
     _exit(UP_FAILED);
 }
 
-static void end_within(const struct run *run, int seconds)
+// What is given to the thread stays until the process ends, which is soon.
+static void end_within(const struct run *run, unsigned seconds, const char *why)
 {
     pthread_t thread;
     if (run->group.kind != UP_DEVICE_CUDA) return;
-    if (!pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)seconds))
+    struct last_words *last = malloc(sizeof *last);
+    if (!last) return;
+    last->seconds = seconds;
+    snprintf(last->why, sizeof last->why, "%s", why);
+    if (pthread_create(&thread, NULL, end_anyway, last))
+        free(last);
+    else
         pthread_detach(thread);
 }
 
 // A process has given up or died, and all ranks of all processes are to end.
 static void on_abort(void *context, const char *reason)
 {
-    const struct run *run = context;
-    fprintf(stderr, "upipe-train: %s\n", reason);
-    end_within(run, ABORTED_END_S);
+    end_within(context, ABORTED_END_S, reason);
 }
 
 /* --- Opening ------------------------------------------------------------------------------------
@@ -601,13 +615,6 @@ static void close_run(struct run *run)
     up_data_close(run->data);
 }
 
-static void insist_on_ending(const struct run *run, const struct up_error *why)
-{
-    if (run->group.kind != UP_DEVICE_CUDA) return;
-    if (!run->group.peers) fprintf(stderr, "upipe-train: %s\n", why->text); // else on_abort has
-    end_within(run, END_ANYWAY_S);
-}
-
 // What each process has of its own: a trace, and for process 0 alone a log.
 static enum up_status own_options(struct up_train_options *own, const struct up_launch *launch,
                                   char **trace, struct up_error *err)
@@ -653,7 +660,7 @@ enum up_status up_train(const struct up_train_options *options, const struct up_
     UP_TRY(train(&run, command, err));
 out:
     if (rc) up_group_abort(&run.group, err->text);
-    if (rc) insist_on_ending(&run, err);
+    if (rc) end_within(&run, END_ANYWAY_S, err->text);
     close_trace(&run, rc, err);
     close_run(&run);
     free(trace);
