@@ -105,12 +105,13 @@ end_one() {
   local signal=$1 number=$2 says=$3 other=$((1 - $2)) pids=() begin status=0 seconds
   shift 3
   port=$((port + 10))
+  rm -f "$scratch"/{out,err}.*
   for ((i = 0; i < 2; i++)); do
     start 2 "$i" --device cuda --data "$scratch/data" --seq 4K --steps 1000000 "$@"
     pids+=($!)
   done
   for ((i = 0; i < 600; i++)); do
-    ! grep -q 'step  *5 ' "$scratch/out.0" || break
+    ! grep -qs 'step  *5 ' "$scratch/out.0" || break
     sleep 0.2
   done
   kill "-$signal" "${pids[number]}"
