@@ -162,7 +162,7 @@ static enum up_status find_address(const struct reading *reading, const struct l
     if (strlen(given) >= sizeof launch->address)
         UP_TRY(up_fail(reading->err, UP_USAGE, "MASTER_ADDR: expected at most %zu characters",
                        sizeof launch->address - 1));
-    strcpy(launch->address, given);
+    snprintf(launch->address, sizeof launch->address, "%s", given);
 out:
     return rc;
 }
@@ -281,7 +281,9 @@ char *up_launch_trace_path(const struct up_launch *launch, const char *path)
     int stem = (int)(dot ? dot - path : (ptrdiff_t)strlen(path));
     size_t size = strlen(path) + 16;
     char *out = malloc(size);
-    if (!out || launch->processes == 1) return out ? strcpy(out, path) : NULL;
-    snprintf(out, size, "%.*s.%d%s", stem, path, launch->process, path + stem);
+    if (out && launch->processes == 1)
+        snprintf(out, size, "%s", path);
+    else if (out)
+        snprintf(out, size, "%.*s.%d%s", stem, path, launch->process, path + stem);
     return out;
 }

@@ -214,8 +214,8 @@ static void test_long_names(void **state)
     struct up_error error = {0};
     memset(address, 'a', sizeof address);
     memset(nodes, '[', sizeof nodes);
-    memcpy(address, "MASTER_ADDR=", 12);
-    memcpy(nodes, "SLURM_STEP_NODELIST=", 20);
+    for (int i = 0; i < 12; i++) address[i] = "MASTER_ADDR="[i];
+    for (int i = 0; i < 20; i++) nodes[i] = "SLURM_STEP_NODELIST="[i];
     address[sizeof address - 1] = nodes[sizeof nodes - 1] = 0;
     assert_int_equal(find(torchrun, &launch, &error), UP_USAGE);
     assert_non_null(strstr(error.text, "at most 255 characters"));

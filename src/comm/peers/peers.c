@@ -319,20 +319,19 @@ static enum up_status create(const struct up_peers_place *place, struct up_peers
     return peers->wake < 0 ? up_fail(err, UP_FAILED, "no more files can be opened") : UP_OK;
 }
 
-enum up_status up_peers_join(const struct up_peers_place *place, struct up_peers **out,
+enum up_status up_peers_join(const struct up_peers_place *place, struct up_peers **peers,
                              struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_peers *peers = NULL;
+    struct up_peers *made = NULL;
     UP_ASSERT(place->processes > 1 && place->ranks % place->processes == 0);
-    UP_TRY(create(place, &peers, err));
-    UP_TRY(up_peers_connect(peers, err));
-    peers->watched = !pthread_create(&peers->thread, NULL, watch, peers);
-    if (!peers->watched)
+    UP_TRY(create(place, &made, err));
+    UP_TRY(up_peers_connect(made, err));
+    if (pthread_create(&made->thread, NULL, watch, made))
         UP_TRY(up_fail(err, UP_FAILED, "cannot start the thread that listens to other processes"));
-    *out = peers;
+    *peers = made;
 out:
-    if (rc && peers) release(peers);
+    if (rc && made) release(made);
     return rc;
 }
 

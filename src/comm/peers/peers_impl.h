@@ -51,8 +51,8 @@ struct up_peers {
     pthread_mutex_t lock;
     pthread_cond_t turned;
     pthread_t thread;
-    bool watched, stopping; // the thread runs; it is to end
-    int wake;               // an eventfd that wakes it
+    bool stopping; // the thread is to end
+    int wake;      // an eventfd that wakes it
     bool aborted, told;
     char reason[488];
     struct up_peer *peer;         // per process; only those this one is connected with are open
