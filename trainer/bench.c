@@ -264,7 +264,7 @@ static void *run_member(void *argument)
     struct bench *bench = member->bench;
     struct up_error *err = &member->error;
     enum up_status rc = UP_OK;
-    UP_TRY(up_group_join(&bench->group, member->number, err));
+    UP_TRY(up_group_join(&bench->group, member->seat, err));
     UP_TRY(up_rank_init(&member->rank, member->number, member->seat->device, NULL, NULL, err));
     UP_TRY(up_trainer_plan(&bench->config, member->number, &member->plan, err));
     UP_TRY(take_memory(member, err));
@@ -272,8 +272,7 @@ static void *run_member(void *argument)
     UP_TRY(up_comm_barrier(member->seat->world, err));
     UP_TRY(measure_all(member, err));
 out:
-    if (rc && member->seat->world) up_comm_abort(member->seat->world, err->text);
-    if (rc && member->seat->cp) up_comm_abort(member->seat->cp, err->text);
+    if (rc) up_seat_abort(member->seat, err->text);
     member->status = rc;
     return NULL;
 }
@@ -447,7 +446,7 @@ static void close_member(struct member *member)
     up_trainer_plan_release(&member->plan);
 }
 
-enum up_status up_bench(const struct up_train_options *options, struct up_error *err)
+enum up_status up_bench(const struct up_train_options *options, int processes, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct bench bench = {.options = options};
@@ -455,9 +454,12 @@ enum up_status up_bench(const struct up_train_options *options, struct up_error 
     bool folder;
     if (up_train_device(options) == UP_DEVICE_DRY)
         UP_TRY(up_fail(err, UP_USAGE, "bench: expected --device cpu or cuda: dry does no work"));
+    if (processes > 1)
+        UP_TRY(up_fail(err, UP_USAGE, "bench: expected one process, which takes all GPUs, not %d",
+                       processes));
     if (options->output) UP_TRY(up_figures_check_path("--output", options->output, err));
     UP_TRY(up_train_options_resolve(options, &bench.config, &folder, err));
-    UP_TRY(up_group_open(&bench.group, options, &bench.config, NULL, err));
+    UP_TRY(up_group_open(&bench.group, options, &bench.config, NULL, NULL, err));
     bench.buffer_bytes = bench.group.kind == UP_DEVICE_CUDA ? (int64_t)1 << 30 : 1 << 25;
     bench.members = calloc((size_t)bench.group.count, sizeof *bench.members);
     if (!bench.members) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));

@@ -7,7 +7,9 @@
 
 #include "trainer/options.h"
 
-/* Prints what it measures; writes options->output unless that is NULL. */
-enum up_status up_bench(const struct up_train_options *options, struct up_error *err);
+/* Prints what it measures; writes options->output unless that is NULL. UP_USAGE for several
+ * processes: one measures all the GPUs of a machine. */
+enum up_status up_bench(const struct up_train_options *options, int processes,
+                        struct up_error *err);
 
 #endif

@@ -9,7 +9,8 @@
 -- Facts about the run, as text: schema_version, run_id, config_hash (what the event list depends on),
 -- config (JSON), command, model, device, as, dtype, ranks, cp, dp, seq_len, batch, accum, started (UTC), complete
 -- (1 once the run has ended in order), outcome (ok, out of memory, failed), events_written,
--- recorder_ns, recorder_bytes, ring_waits, steps_planned.
+-- recorder_ns, recorder_bytes, ring_waits, steps_planned, and process and processes: of a run in several
+-- each has a file of its own, in which `ranks` counts those of all and the table rank has its own.
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,          -- one of the above; more may come
   value TEXT

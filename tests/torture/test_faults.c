@@ -90,10 +90,11 @@ static int word_count(const struct form *form)
 static enum up_status train(int argc, char **argv, struct up_error *err)
 {
     static const int stop = 0;
+    static const struct up_launch alone = {.processes = 1};
     struct up_train_options options;
     struct up_arguments arguments;
     enum up_status rc = up_train_options_parse(&options, argc, argv, &arguments, err);
-    return rc ? rc : up_train(&options, "torture", &stop, err);
+    return rc ? rc : up_train(&options, &alone, "torture", &stop, err);
 }
 
 static enum up_status report(const struct up_command *command, int argc, char **argv,
