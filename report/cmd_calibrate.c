@@ -54,8 +54,10 @@ static enum up_status find_base(struct calibration *c, struct up_error *err)
     const char *name =
         json_string_value(json_object_get(json_object_get(config, "options"), "machine"));
     if (!text && json_object_get(config, "machine")) UP_TRY(up_no_memory(err));
-    bool found = text && up_figures_stored(text, &c->base);
+    bool found = false;
+    if (text) rc = up_figures_stored(text, &c->base, &found, err);
     free(text);
+    if (rc) goto out;
     if (!found && name) {
         rc = up_figures_find(name, &c->base, &why);
         if (rc == UP_FAILED) UP_TRY(up_fail(err, rc, "%s", why.text));

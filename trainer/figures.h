@@ -34,8 +34,10 @@ struct up_figures {
 
 /* `name` as for up_machine_find. */
 enum up_status up_figures_find(const char *name, struct up_figures *plain, struct up_error *err);
-/* From what a run stores of its machine (up_machine_json); false where it is something else. */
-bool up_figures_stored(const char *json, struct up_figures *plain);
+/* From what a run stores of its machine (up_machine_json); *found is false where it is something
+ * else. UP_FAILED: host memory is short. */
+enum up_status up_figures_stored(const char *json, struct up_figures *figures, bool *found,
+                                 struct up_error *err);
 bool up_machine_built_in(const char *name);
 
 /* Where each figure is from, as UTF-8; "" is "not told". */

@@ -244,9 +244,13 @@ enum up_status up_figures_find(const char *name, struct up_figures *plain, struc
     return rc;
 }
 
-bool up_figures_stored(const char *json, struct up_figures *plain)
+enum up_status up_figures_stored(const char *json, struct up_figures *plain, bool *found,
+                                 struct up_error *err)
 {
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, NULL);
+    json_error_t error;
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    if (!root && json_error_code(&error) == json_error_out_of_memory)
+        return up_fail(err, UP_FAILED, "out of host memory");
     const char *name = json_string_value(json_object_get(root, "name"));
     bool read = name && *name && strlen(name) < sizeof plain->name;
     if (read) strcpy(plain->name, name);
@@ -255,5 +259,6 @@ bool up_figures_stored(const char *json, struct up_figures *plain)
         read = plain->of[i] >= (figures[i].required ? 0x1p-60 : 0) && plain->of[i] < 0x1p60;
     }
     json_decref(root);
-    return read;
+    *found = read;
+    return UP_OK;
 }
