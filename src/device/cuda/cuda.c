@@ -362,6 +362,9 @@ static void wait_moment(struct up_device *device, enum up_stream stream, struct 
     cudaEvent_t event = event_after(&cuda->stream[moment.stream], moment.ticket);
     up_cuda_try(&cuda->stream[stream], cudaStreamWaitEvent(cuda->stream[stream].stream, event, 0),
                 "waiting for a stream");
+    // Work, too: whoever waits for this stream from now on also waits for what it waits for, which
+    // an event recorded before does not tell of.
+    cuda->stream[stream].given++;
 }
 
 // Polls, so that a rank whose group has been given up does not wait for ever for its collectives.
