@@ -269,23 +269,40 @@ static void attend(struct up_attention *a, struct up_stage *s)
                                                                 .dtype = a->config->dtype});
 }
 
-// The stage's part of the layer's output. What of attention's output is kept and sent away
-// (`store`) goes meanwhile.
+// What is kept of a stage's attention: its output and log-sum-exp. False for nothing.
+static bool kept_of(const struct up_attention *a, const struct up_stage *s, enum up_checkpoint keep,
+                    struct up_stored *kept[2])
+{
+    kept[0] = &a->kept->o[s->slot];
+    kept[1] = &a->kept->lse[s->slot];
+    return keep != UP_CHECKPOINT_BLOCK;
+}
+
+// The stage's part of the layer's output. What is kept and sent away (`store`) goes meanwhile.
 static void finish_stage(struct up_attention *a, struct up_stage *s, struct up_tensor *out,
                          enum up_checkpoint keep, bool store)
 {
-    struct up_stored *kept[] = {&a->kept->o[s->slot], &a->kept->lse[s->slot]};
-    bool keeps = keep != UP_CHECKPOINT_BLOCK;
+    struct up_stored *kept[2];
+    bool keeps = kept_of(a, s, keep, kept);
     if (keeps) {
         kept[0]->device = s->o;
         kept[1]->device = s->lse;
     }
     for (int i = 0; i < 2 && keeps && store; i++) up_store_begin(a->rank, kept[i]);
     up_stage_add_to_out(a, s, s->o, out);
-    for (int i = 0; i < 2 && keeps && store; i++) up_store_end(a->rank, kept[i]);
     if (keeps) return;
     up_free(a->rank, &s->o);
     up_free(a->rank, &s->lse);
+}
+
+// What the stage sent away has gone, or goes while a later kernel runs: given up any earlier, its
+// bytes would be taken for that kernel's output, which would wait for them.
+static void end_store(struct up_attention *a, const struct up_stage *s, enum up_checkpoint keep,
+                      bool store)
+{
+    struct up_stored *kept[2];
+    for (int i = 0; i < 2 && store && kept_of(a, s, keep, kept); i++)
+        up_store_end(a->rank, kept[i]);
 }
 
 // While a stage's output is on its way back, the next stage's q, k and v are made, and while those
@@ -298,14 +315,15 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
     bool all = keep == UP_CHECKPOINT_NONE;
     bool store = !rebuild && up_config_offloads_attention(a.config, layer);
     take_h(&a);
-    struct up_stage s = stage_at(&a, 0), next = {0};
+    struct up_stage s = stage_at(&a, 0), next = {0}, before = {0};
     place_qkv(&a, &s);
     make_qkv(&a, &s, all);
-    for (int64_t slot = 0; slot < a.slots; slot++, s = next) {
+    for (int64_t slot = 0; slot < a.slots; slot++, before = s, s = next) {
         bool last = slot + 1 == a.slots;
         if (last) up_free(a.rank, &a.h);
         wait_for_arrivals(&a, &s);
         attend(&a, &s);
+        if (slot) end_store(&a, &before, keep, store);
         drop_qkv(&a, &s, all);
         if (!last) {
             next = next_stage(&a, &s, slot + 1);
@@ -316,6 +334,7 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
         wait_for_arrivals(&a, &s);
         finish_stage(&a, &s, out, keep, store);
     }
+    end_store(&a, &before, keep, store);
     // x has been read for the last time.
     if (!rebuild && up_config_offloads_input(a.config, layer)) up_store_end(a.rank, &a.kept->x);
 }
