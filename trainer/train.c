@@ -5,6 +5,7 @@
 #include "trainer/log.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
+#include "trainer/profile.h"
 #include "trainer/resume.h"
 #include "trainer/save.h"
 #include "trainer/state.h"
@@ -54,6 +55,7 @@ struct run {
     _Atomic uint64_t **ticks; // per rank: layers that its device has got through
     struct up_watch *watch;   // cuda only
     struct up_recorder *recorder;
+    struct up_profile *profile; // cuda only; NULL: nothing beside the ranks is looked at
 };
 
 static bool is_dry(const struct run *run)
@@ -242,6 +244,7 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
                                              capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     }
+    UP_TRY(up_profile_attach(run->profile, &run->group, run->recorder, err));
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
     free(config);
@@ -276,6 +279,7 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
 {
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
+    UP_TRY(up_profile_open(options, &run->profile, err));
     UP_TRY(open_members(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, err));
     UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
@@ -309,9 +313,15 @@ static enum up_status start(struct member *member, struct up_error *err)
     struct run *run = member->run;
     struct up_trainer *trainer = &member->trainer;
     const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
-    UP_TRY(up_group_join(&run->group, member->number, err));
     struct up_device *device = member->seat->device;
+    up_device_bind(device);
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
+    up_profile_bind(run->profile, &member->rank);
+    // What setting up takes and no library has been named for is the context's.
+    struct up_bracket all = up_bracket_begin(&member->rank);
+    struct up_bracket joining = all;
+    UP_TRY(up_group_join(&run->group, member->number, err));
+    up_bracket_end(&member->rank, &joining, "nccl");
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
                            member->seat->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
@@ -324,6 +334,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     }
     if (!is_dry(run)) run->ticks[member->number] = up_trainer_ticks(trainer);
     UP_TRY(up_group_prepare(&run->group, &member->rank, member->plan.rehearsal, err));
+    up_bracket_end(&member->rank, &all, "context");
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
     if (member->number == 0 && run->group.kind == UP_DEVICE_CUDA) {
@@ -427,6 +438,7 @@ static enum up_status run_and_tell(struct member *member, int64_t step, struct u
     if (member->number == 0) up_log_step_begin(log, step);
     if (!repeats(member, step, &line)) {
         UP_TRY(run_step(member, step, &line, err));
+        up_rank_tell_usage(&member->rank);
         member->dry_steps[0] = member->dry_steps[1];
         member->dry_steps[1] = line;
     }
@@ -470,6 +482,7 @@ out:
     }
     if (member->run->ticks[member->number])
         atomic_store(member->run->ticks[member->number], UP_WATCH_DONE);
+    up_profile_bind(member->run->profile, NULL);
     up_trace_close(member->trace);
     member->status = rc;
     return NULL;
@@ -588,6 +601,7 @@ enum up_status up_train(const struct up_train_options *options, const char *comm
 out:
     if (rc) insist_on_ending(&run, err);
     close_trace(&run, rc, err);
+    up_profile_close(run.profile);
     close_run(&run);
     return rc;
 }

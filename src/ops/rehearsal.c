@@ -203,7 +203,9 @@ void up_rehearse(struct up_rank *rank, const struct up_rehearsal *rehearsal, voi
     for (int i = 0; i < rehearsal->count; i++) {
         struct call call = rehearsal->calls[i];
         place(&call, scrap);
+        struct up_bracket bracket = up_bracket_begin(rank);
         device->ops->launch(device, UP_STREAM_COMPUTE, call.run, &call.args, call.size, &nothing);
+        up_bracket_end(rank, &bracket, call.op == UP_OP_matmul ? "cublas" : "cudnn");
     }
     up_stream_synchronize(rank, UP_STREAM_COMPUTE);
 }
