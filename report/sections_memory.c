@@ -111,32 +111,33 @@ static void emit_categories(struct up_emitter *emitter, const struct up_live_gro
     up_emit_table_end(emitter);
 }
 
-// `sign` goes before the item in the text: '=' for sums, '+' for parts.
+// `sign` goes before the item in the text: '=' for sums, '+' for parts; 0: there is no text.
 static void emit_item(struct up_emitter *emitter, char sign, const char *item, int64_t bytes)
 {
     char text[UP_META_TEXT];
     snprintf(text, sizeof text, "%c %s", sign, item);
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "item", NULL, item);
-    up_emit_cell(emitter, "item", text);
+    if (sign) up_emit_cell(emitter, "item", text);
     up_emit_bytes(emitter, "bytes", NULL, bytes);
     up_emit_row_end(emitter);
 }
 
-static void emit_libraries(struct up_emitter *emitter, const struct up_reconciliation *sums)
+static void emit_libraries(struct up_emitter *emitter, char sign,
+                           const struct up_reconciliation *sums)
 {
-    if (sums->free_bytes) emit_item(emitter, '+', "arena free", sums->free_bytes);
+    if (sums->free_bytes) emit_item(emitter, sign, "arena free", sums->free_bytes);
     for (int64_t i = 0; i < sums->library_count; i++)
-        emit_item(emitter, '+', sums->libraries[i].owner, sums->libraries[i].bytes);
+        emit_item(emitter, sign, sums->libraries[i].owner, sums->libraries[i].bytes);
 }
 
 // In the JSON alone.
 static void emit_host_sums(struct up_emitter *emitter, const struct up_reconciliation *sums)
 {
     up_emit_table_begin(emitter, "reconciliation", NULL, 0);
-    emit_item(emitter, '=', "categories", sums->categories_bytes);
-    emit_item(emitter, '+', "arena slack", sums->slack_bytes);
-    emit_libraries(emitter, sums);
+    emit_item(emitter, 0, "categories", sums->categories_bytes);
+    emit_item(emitter, 0, "arena slack", sums->slack_bytes);
+    emit_libraries(emitter, 0, sums);
     up_emit_table_end(emitter);
 }
 
@@ -151,7 +152,7 @@ static void emit_reconciliation(struct up_emitter *emitter, const struct up_reco
     if (sums->device_used_bytes == UP_NONE) {
         emit_item(emitter, '=', "arena in use", up_sum(sums->categories_bytes, sums->slack_bytes));
     } else {
-        emit_libraries(emitter, sums);
+        emit_libraries(emitter, '+', sums);
         if (sums->before_bytes) emit_item(emitter, '+', "before the run", sums->before_bytes);
         emit_item(emitter, '+', "unattributed", sums->unattributed_bytes);
         emit_item(emitter, '=', "device used", sums->device_used_bytes);
