@@ -1,10 +1,10 @@
+#include "profiler/addresses.h"
 #include "profiler/ledger.h"
 
 #include <stdlib.h>
 
 enum {
     CHANGES_MAX = 1 << 14, // of those the oldest are forgotten, with the brackets they might be in
-    OPEN_FIRST = 256,
 };
 
 // Taken or, negative, given back: device memory that was seen, or that the arena told of.
@@ -18,13 +18,6 @@ struct bracket {
     uint64_t id; // of its row
 };
 
-// Seen taken and not given back. A table in which a row lies at its address' place or behind it.
-struct open_alloc {
-    uint64_t address, id; // id 0: free
-    int64_t bytes;
-    enum up_space space;
-};
-
 struct up_ledger {
     struct up_store *store;
     int rank;
@@ -33,8 +26,7 @@ struct up_ledger {
         uint64_t address;
         int64_t bytes;
     } arena[UP_SPACE_COUNT];
-    struct open_alloc *open;
-    uint64_t open_count, open_room; // room: a power of two
+    struct up_addresses open; // seen taken and not given back
     struct bracket *brackets;
     int64_t bracket_count, bracket_room, change_count, lost;
     struct change change[CHANGES_MAX];
@@ -52,66 +44,21 @@ struct up_ledger *up_ledger_create(struct up_store *store, int rank)
 void up_ledger_destroy(struct up_ledger *ledger)
 {
     if (!ledger) return;
-    free(ledger->open);
+    up_addresses_release(&ledger->open);
     free(ledger->brackets);
     free(ledger);
 }
 
 int64_t up_ledger_bytes(const struct up_ledger *ledger)
 {
-    return (int64_t)sizeof *ledger + (int64_t)ledger->open_room * (int64_t)sizeof *ledger->open +
+    return (int64_t)sizeof *ledger +
+           (int64_t)ledger->open.room * (int64_t)sizeof *ledger->open.rows +
            ledger->bracket_room * (int64_t)sizeof *ledger->brackets;
 }
 
 int64_t up_ledger_lost(const struct up_ledger *ledger)
 {
     return ledger->lost;
-}
-
-/* --- What is held --------------------------------------------------------------------------------
- */
-
-static uint64_t place_of(const struct up_ledger *ledger, uint64_t address)
-{
-    return (address * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (ledger->open_room - 1);
-}
-
-// The row of an address, or the free one where it would go. There is always a free one.
-static struct open_alloc *find_open(const struct up_ledger *ledger, uint64_t address)
-{
-    uint64_t at = place_of(ledger, address);
-    while (ledger->open[at].id && ledger->open[at].address != address)
-        at = (at + 1) & (ledger->open_room - 1);
-    return &ledger->open[at];
-}
-
-static bool grow_open(struct up_ledger *ledger)
-{
-    if (ledger->open_room && ledger->open_count * 2 < ledger->open_room) return true;
-    struct up_ledger grown = *ledger;
-    grown.open_room = ledger->open_room ? 2 * ledger->open_room : OPEN_FIRST;
-    grown.open = calloc(grown.open_room, sizeof *grown.open);
-    if (!grown.open) return false;
-    for (uint64_t i = 0; i < ledger->open_room; i++)
-        if (ledger->open[i].id) *find_open(&grown, ledger->open[i].address) = ledger->open[i];
-    free(ledger->open);
-    ledger->open = grown.open;
-    ledger->open_room = grown.open_room;
-    return true;
-}
-
-// Frees a row, and moves up those behind it that were displaced by it.
-static void remove_open(struct up_ledger *ledger, struct open_alloc *alloc)
-{
-    uint64_t mask = ledger->open_room - 1, hole = (uint64_t)(alloc - ledger->open);
-    ledger->open_count--;
-    for (uint64_t at = (hole + 1) & mask; ledger->open[at].id; at = (at + 1) & mask) {
-        uint64_t home = place_of(ledger, ledger->open[at].address);
-        if (((at - home) & mask) < ((at - hole) & mask)) continue;
-        ledger->open[hole] = ledger->open[at];
-        hole = at;
-    }
-    ledger->open[hole] = (struct open_alloc){0};
 }
 
 /* --- Brackets ------------------------------------------------------------------------------------
@@ -215,21 +162,19 @@ static bool in_arena(const struct up_ledger *ledger, uint64_t address)
     return false;
 }
 
-static void close_alloc(struct up_ledger *ledger, struct open_alloc *alloc, int64_t ns)
+static void close_alloc(struct up_ledger *ledger, struct up_held *held, int64_t ns)
 {
-    up_store_device_free(ledger->store, ledger->rank, alloc->id, ns);
-    if (alloc->space == UP_SPACE_DEVICE) change_device(ledger, ns, -alloc->bytes);
-    remove_open(ledger, alloc);
+    up_store_device_free(ledger->store, ledger->rank, held->id, ns);
+    if (held->space == UP_SPACE_DEVICE) change_device(ledger, ns, -held->bytes);
+    up_addresses_remove(&ledger->open, held);
 }
 
 static void open_alloc(struct up_ledger *ledger, const struct up_activity *activity)
 {
     char owner[UP_OWNER_TEXT];
-    struct open_alloc *alloc = find_open(ledger, activity->address);
-    *alloc =
-        (struct open_alloc){activity->address, ++ledger->last_id, activity->bytes, activity->space};
-    ledger->open_count++;
-    struct up_store_device_alloc row = {.id = alloc->id,
+    struct up_held held = {activity->address, ++ledger->last_id, activity->bytes, activity->space};
+    up_addresses_put(&ledger->open, up_addresses_find(&ledger->open, held.address), &held);
+    struct up_store_device_alloc row = {.id = held.id,
                                         .owner = up_owner_of(owner, activity->name),
                                         .space = activity->space,
                                         .bytes = activity->bytes,
@@ -241,12 +186,12 @@ static void open_alloc(struct up_ledger *ledger, const struct up_activity *activ
 void up_ledger_seen(struct up_ledger *ledger, const struct up_activity *activity)
 {
     if (in_arena(ledger, activity->address)) return;
-    if (!grow_open(ledger)) {
+    if (!up_addresses_grow(&ledger->open)) {
         ledger->lost++;
         return;
     }
     // Also where its release was not seen, since the driver has given the address anew.
-    struct open_alloc *alloc = find_open(ledger, activity->address);
-    if (alloc->id) close_alloc(ledger, alloc, activity->begin_ns);
+    struct up_held *held = up_addresses_find(&ledger->open, activity->address);
+    if (held->id) close_alloc(ledger, held, activity->begin_ns);
     if (activity->kind == UP_ACTIVITY_ALLOC) open_alloc(ledger, activity);
 }

@@ -169,7 +169,7 @@ static void write_seen(struct up_recorder *recorder, const struct up_activity *a
 {
     char stream[32];
     bool copy = activity->kind == UP_ACTIVITY_COPY;
-    if (mark->step < 0) return;
+    if (mark->step < 0 && !recorder->observer.foreign) return;
     snprintf(stream, sizeof stream, "stream %u", activity->stream);
     up_store_seen(
         recorder->store, mark->rank,
@@ -187,12 +187,31 @@ static void write_seen(struct up_recorder *recorder, const struct up_activity *a
                                 .to = activity->to});
 }
 
+static bool find_mark(const struct up_recorder *recorder, const struct up_activity *activity,
+                      struct up_mark *mark)
+{
+    const struct up_marks *marks = recorder->observer.marks;
+    return marks && (up_marks_find(marks, activity->correlation[0], mark) ||
+                     up_marks_find(marks, activity->correlation[1], mark));
+}
+
+// Of a program that is not ours: on the GPU that ran it, in the range of the thread that asked.
+static void take_foreign(struct up_recorder *recorder, const struct up_activity *activity)
+{
+    struct up_mark mark = {.rank = activity->rank, .step = -1}, found;
+    if (find_mark(recorder, activity, &found) && found.rank == mark.rank)
+        mark.range_id = found.range_id;
+    write_seen(recorder, activity, &mark);
+}
+
 static void take_ran(struct up_recorder *recorder, const struct up_activity *activity)
 {
     struct up_mark mark;
-    const struct up_marks *marks = recorder->observer.marks;
-    if (!marks || (!up_marks_find(marks, activity->correlation[0], &mark) &&
-                   !up_marks_find(marks, activity->correlation[1], &mark))) {
+    if (recorder->observer.foreign) {
+        take_foreign(recorder, activity);
+        return;
+    }
+    if (!find_mark(recorder, activity, &mark)) {
         recorder->unmarked++;
         return;
     }
@@ -214,6 +233,14 @@ void up_recorder_activity(struct up_recorder *recorder, const struct up_activity
         take_ran(recorder, activity);
     }
     if (up_store_pending(recorder->store) >= UP_COMMIT_ROWS) commit(recorder);
+}
+
+void up_recorder_event(struct up_recorder *recorder, int rank, const struct up_event *event)
+{
+    struct source *source = source_of(recorder, rank);
+    if (!source) return;
+    take(source, event);
+    note(source, event, up_clock_ns());
 }
 
 void up_recorder_diagnostic(struct up_recorder *recorder, const char *kind, const char *text)

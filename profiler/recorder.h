@@ -50,12 +50,15 @@ struct up_observer {
     void (*tell)(void *context, struct up_recorder *recorder);
     const struct up_marks *marks; // of the calls that activities correlate with
     bool times;                   // it tells when work ran
+    bool foreign;                 // ranks tell nothing themselves: all work seen has rows
 };
 /* Before the start; `observer` is copied. UP_FAILED when memory is short. */
 enum up_status up_recorder_observe(struct up_recorder *recorder, const struct up_observer *observer,
                                    struct up_error *err);
 /* For the observer, from within `tell`. */
 void up_recorder_activity(struct up_recorder *recorder, const struct up_activity *activity);
+/* An event that the rank did not tell itself. */
+void up_recorder_event(struct up_recorder *recorder, int rank, const struct up_event *event);
 /* A row of `diagnostic` about the trace as a whole: before the start, or from within `tell`. */
 void up_recorder_diagnostic(struct up_recorder *recorder, const char *kind, const char *text);
 

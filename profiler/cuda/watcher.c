@@ -34,6 +34,7 @@ struct up_watcher {
     struct up_cupti cupti;
     CUpti_SubscriberHandle subscriber;
     bool subscribed, memory, kernels; // what CUPTI has granted
+    struct up_watcher_guest guest;    // who NULL: there is none
     struct up_marks *marks;
     struct up_clock_map clock;
     struct seat seat[MAX_GPUS];
@@ -143,7 +144,9 @@ static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_C
     (void)domain;
     (void)id;
     if (call->callbackSite != CUPTI_API_ENTER || !call->correlationId) return;
-    if (rank)
+    if (watcher->guest.who)
+        watcher->guest.who(watcher->guest.context, &mark);
+    else if (rank)
         mark = (struct up_mark){
             .rank = rank->rank,
             .step = (int32_t)rank->step,
@@ -163,10 +166,11 @@ static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_C
     }
 
 // Calls that give a device work, of the runtime and, since libraries go there directly, the driver.
-static const struct {
+struct call {
     CUpti_CallbackDomain domain;
     CUpti_CallbackId id;
-} calls[] = {
+};
+static const struct call work_calls[] = {
     RUNTIME(cudaLaunchKernel_v7000),
     RUNTIME(cudaLaunchKernel_ptsz_v7000),
     RUNTIME(cudaLaunchKernelExC_v11060),
@@ -209,6 +213,29 @@ static const struct {
     DRIVER(cuMemsetD32Async_ptsz),
 };
 
+// Calls that ask for memory.
+static const struct call memory_calls[] = {
+    RUNTIME(cudaMalloc_v3020),
+    RUNTIME(cudaMallocPitch_v3020),
+    RUNTIME(cudaMallocHost_v3020),
+    RUNTIME(cudaHostAlloc_v3020),
+    RUNTIME(cudaMallocManaged_v6000),
+    RUNTIME(cudaMallocAsync_v11020),
+    RUNTIME(cudaMallocAsync_ptsz_v11020),
+    RUNTIME(cudaMallocFromPoolAsync_v11020),
+    RUNTIME(cudaMallocFromPoolAsync_ptsz_v11020),
+    DRIVER(cuMemAlloc_v2),
+    DRIVER(cuMemAllocPitch_v2),
+    DRIVER(cuMemAllocHost_v2),
+    DRIVER(cuMemHostAlloc),
+    DRIVER(cuMemAllocManaged),
+    DRIVER(cuMemAllocAsync),
+    DRIVER(cuMemAllocAsync_ptsz),
+    DRIVER(cuMemAllocFromPoolAsync),
+    DRIVER(cuMemAllocFromPoolAsync_ptsz),
+    DRIVER(cuMemMap),
+};
+
 /* --- Setting up ----------------------------------------------------------------------------------
  */
 
@@ -237,15 +264,20 @@ static bool enable(struct up_watcher *watcher, CUpti_ActivityKind kind, const ch
     return !result;
 }
 
+// Without some of them a few pieces of work lack their times.
+static void listen(struct up_watcher *watcher, const struct call *calls, int count)
+{
+    for (int i = 0; i < count; i++)
+        watcher->cupti.enable_callback(1, watcher->subscriber, calls[i].domain, calls[i].id);
+}
+
 static void enable_kernels(struct up_watcher *watcher)
 {
     bool any = enable(watcher, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, "kernels");
     any |= enable(watcher, CUPTI_ACTIVITY_KIND_MEMCPY, "copies");
     any |= enable(watcher, CUPTI_ACTIVITY_KIND_MEMSET, "fills");
     watcher->kernels = any;
-    // Without some of them a few pieces of work lack their times.
-    for (int i = 0; any && i < UP_COUNT(calls); i++)
-        watcher->cupti.enable_callback(1, watcher->subscriber, calls[i].domain, calls[i].id);
+    if (any) listen(watcher, work_calls, UP_COUNT(work_calls));
 }
 
 static void set_up(struct up_watcher *watcher, bool kernels)
@@ -267,19 +299,23 @@ static void set_up(struct up_watcher *watcher, bool kernels)
     if (result)
         keep_trouble(watcher, "CUPTI does not tell which library takes memory: %s",
                      up_cupti_text(&watcher->cupti, result));
+    if (watcher->guest.who && watcher->memory)
+        listen(watcher, memory_calls, UP_COUNT(memory_calls));
     if (kernels) enable_kernels(watcher);
 }
 
 struct up_watcher *up_watcher_create(const struct up_watcher_options *options)
 {
     struct up_watcher *watcher = calloc(1, sizeof *watcher);
-    struct up_marks *marks = options->kernels ? up_marks_create() : NULL;
-    if (!watcher || (options->kernels && !marks) || pthread_mutex_init(&watcher->lock, NULL)) {
+    bool marked = options->kernels || options->guest;
+    struct up_marks *marks = marked ? up_marks_create() : NULL;
+    if (!watcher || (marked && !marks) || pthread_mutex_init(&watcher->lock, NULL)) {
         free(watcher);
         up_marks_destroy(marks);
         return NULL;
     }
     watcher->marks = marks;
+    if (options->guest) watcher->guest = *options->guest;
     watcher->buffers = options->buffers ? (int)up_min(options->buffers, BUFFERS_MAX) : BUFFERS_MAX;
     struct up_watcher *none = NULL;
     if (atomic_compare_exchange_strong(&watching, &none, watcher))
@@ -398,6 +434,7 @@ static bool of_memory(const struct up_watcher *watcher, const CUpti_ActivityMemo
         return false;
     bool taken = record->memoryOperationType == CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION;
     activity->kind = taken ? UP_ACTIVITY_ALLOC : UP_ACTIVITY_RELEASE;
+    activity->correlation[0] = record->correlationId;
     activity->address = record->address;
     activity->bytes = (int64_t)record->bytes;
     activity->space = space_of((int)record->memoryKind);
@@ -424,13 +461,27 @@ static bool translate(const struct up_watcher *watcher, const CUpti_Activity *re
     }
 }
 
+static void tell_guest(const struct up_watcher *watcher, const struct up_activity *activity)
+{
+    struct up_mark mark = {0};
+    if (!watcher->guest.seen ||
+        (activity->kind != UP_ACTIVITY_ALLOC && activity->kind != UP_ACTIVITY_RELEASE))
+        return;
+    bool marked = up_marks_find(watcher->marks, activity->correlation[0], &mark);
+    uint64_t range = marked && mark.rank == activity->rank ? mark.range_id : 0;
+    watcher->guest.seen(watcher->guest.context, activity, range);
+}
+
 static void tell_buffer(struct up_watcher *watcher, struct buffer *buffer,
                         struct up_recorder *recorder)
 {
     CUpti_Activity *record = NULL;
     struct up_activity activity;
     while (!watcher->cupti.next_record(buffer->bytes, buffer->valid, &record))
-        if (translate(watcher, record, &activity)) up_recorder_activity(recorder, &activity);
+        if (translate(watcher, record, &activity)) {
+            tell_guest(watcher, &activity);
+            up_recorder_activity(recorder, &activity);
+        }
 }
 
 static void collect(void *context, bool last)
@@ -472,6 +523,7 @@ static void tell(void *context, struct up_recorder *recorder)
         tell_buffer(watcher, buffer, recorder);
     if (watcher->memory || watcher->kernels) count_dropped(watcher);
     tell_trouble(watcher, recorder);
+    if (watcher->guest.told) watcher->guest.told(watcher->guest.context, recorder, watcher->last);
 }
 
 /* --- Life ----------------------------------------------------------------------------------------
@@ -517,9 +569,10 @@ enum up_status up_watcher_attach(struct up_watcher *watcher, struct up_recorder 
                                    .collect = collect,
                                    .tell = tell,
                                    .marks = watcher->marks,
-                                   .times = watcher->kernels};
+                                   .times = watcher->kernels,
+                                   .foreign = watcher->guest.who};
     if (watcher->memory || watcher->kernels) read_clocks(watcher);
-    check_itself(watcher);
+    if (!watcher->guest.who) check_itself(watcher);
     return up_recorder_observe(recorder, &observer, err);
 }
 

@@ -61,7 +61,8 @@ static void run_begin(struct run *run)
         UP_OK);
     run->trace = up_recorder_add_rank(run->recorder, 3, "GPU", 1000);
     assert_non_null(run->trace);
-    struct up_observer observer = {&run->o, collect, tell, run->o.marks, true};
+    struct up_observer observer = {
+        .context = &run->o, .collect = collect, .tell = tell, .marks = run->o.marks, .times = true};
     assert_int_equal(up_recorder_observe(run->recorder, &observer, &err), UP_OK);
     assert_int_equal(up_recorder_start(run->recorder, &err), UP_OK);
     run->m = maker_on_ring(run->trace);
