@@ -35,9 +35,9 @@ const char *up_owner_of(char out[UP_OWNER_TEXT], const char *path);
 
 /* --- Another clock -------------------------------------------------------------------------------
  *
- * Moments of a clock that runs nearly like ours, from readings of both: straight lines through the
- * last two. A clock that was set between two readings is taken to run like ours from the later one
- * on. */
+ * Moments of a clock that runs nearly like ours, from readings of both, a second or more apart:
+ * straight lines through the last two. A clock that was set between two readings is taken to run
+ * like ours from the later one on. */
 struct up_clock_map {
     int readings;
     struct {

@@ -190,7 +190,7 @@ static void write_seen(struct up_recorder *recorder, const struct up_activity *a
 static bool find_mark(const struct up_recorder *recorder, const struct up_activity *activity,
                       struct up_mark *mark)
 {
-    const struct up_marks *marks = recorder->observer.marks;
+    struct up_marks *marks = recorder->observer.marks;
     return marks && (up_marks_find(marks, activity->correlation[0], mark) ||
                      up_marks_find(marks, activity->correlation[1], mark));
 }

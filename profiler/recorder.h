@@ -13,7 +13,8 @@
  *
  * Memory: a ring of RING_EVENTS events per rank, and two buffers of at most STEP_EVENTS_MAX events
  * or keys per rank: up_recorder_memory_bound() says how much in all. A step of more events than
- * that is written whole each time, and a diagnostic row says so.
+ * that is written whole each time, and a diagnostic row says so. An observer of times may take 8
+ * MiB more a rank.
  */
 #ifndef UP_PROFILER_RECORDER_H
 #define UP_PROFILER_RECORDER_H
@@ -48,9 +49,9 @@ struct up_observer {
     void *context;
     void (*collect)(void *context, bool last);
     void (*tell)(void *context, struct up_recorder *recorder);
-    const struct up_marks *marks; // of the calls that activities correlate with
-    bool times;                   // it tells when work ran
-    bool foreign;                 // ranks tell nothing themselves: all work seen has rows
+    struct up_marks *marks; // of the calls that activities correlate with
+    bool times;             // it tells when work ran
+    bool foreign;           // ranks tell nothing themselves: all work seen has rows
 };
 /* Before the start; `observer` is copied. UP_FAILED when memory is short. */
 enum up_status up_recorder_observe(struct up_recorder *recorder, const struct up_observer *observer,

@@ -89,12 +89,17 @@ static enum up_status reconcile(const struct up_run *run, const struct up_breakd
                                 struct up_reconciliation *sums, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t rank = breakdown->peak.rank;
+    int64_t rank = breakdown->peak.rank, injected = 0;
     sums->categories_bytes = breakdown->live.bytes;
     sums->slack_bytes = breakdown->live.reserved_bytes - breakdown->live.bytes;
     UP_TRY(read_sample(run, rank, breakdown->place.ns, sums, err));
     if (sums->device_used_bytes == UP_NONE) return UP_OK;
-    UP_TRY(read_held(run, rank, UP_SPACE_DEVICE, breakdown->place.ns, sums, err));
+    // Of a program that is not ours every allocation of the driver is a tensor already.
+    UP_TRY(up_query_value(run,
+                          "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = "
+                          "'injection'",
+                          UP_BIND_NONE, 0, &injected, err));
+    if (!injected) UP_TRY(read_held(run, rank, UP_SPACE_DEVICE, breakdown->place.ns, sums, err));
     UP_TRY(up_query_value(run, "SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = ?1",
                           UP_BIND(rank), 0, &sums->before_bytes, err));
     attribute(sums);

@@ -11,7 +11,8 @@
 enum {
     MAX_GPUS = 64,
     BUFFER_BYTES = 2 << 20,
-    BUFFERS_MAX = 32, // what CUPTI cannot put there it drops, and counts
+    BUFFERS_MAX = 128, // a thread that uses CUDA has one, and
+                       // what CUPTI cannot put there it drops, and counts
     BUFFER_ALIGN = 8,
     CHECK_BYTES = 2 << 20,
     TROUBLE_TEXT = 256,
@@ -37,6 +38,7 @@ struct up_watcher {
     struct up_watcher_guest guest;    // who NULL: there is none
     struct up_marks *marks;
     struct up_clock_map clock;
+    int64_t clock_read_ns;
     struct seat seat[MAX_GPUS];
     char trouble[TROUBLE_TEXT]; // the first; "" while there is none
     bool trouble_told, last;
@@ -46,6 +48,8 @@ struct up_watcher {
     int buffers; // how many may be used
     uint64_t returned;
 };
+
+static const int64_t clock_interval_ns = 1000000000;
 
 // CUPTI's callbacks for buffers say nothing of whose they are.
 static _Atomic(struct up_watcher *) watching;
@@ -196,6 +200,13 @@ static const struct call work_calls[] = {
     DRIVER(cuLaunchCooperativeKernel_ptsz),
     DRIVER(cuGraphLaunch),
     DRIVER(cuGraphLaunch_ptsz),
+    DRIVER(cuMemcpy),
+    DRIVER(cuMemcpyHtoD_v2),
+    DRIVER(cuMemcpyDtoH_v2),
+    DRIVER(cuMemcpyDtoD_v2),
+    DRIVER(cuMemsetD8_v2),
+    DRIVER(cuMemsetD16_v2),
+    DRIVER(cuMemsetD32_v2),
     DRIVER(cuMemcpyAsync),
     DRIVER(cuMemcpyAsync_ptsz),
     DRIVER(cuMemcpyHtoDAsync_v2),
@@ -341,11 +352,13 @@ void up_watcher_bind(struct up_watcher *watcher, const struct up_rank *rank)
 /* --- Records: on the recorder's thread -----------------------------------------------------------
  */
 
-// Both clocks at once, as nearly as three attempts allow.
+// Both clocks at once, as nearly as a few attempts allow.
 static void read_clocks(struct up_watcher *watcher)
 {
-    int64_t best = INT64_MAX, theirs = 0, ours = 0;
-    for (int i = 0; i < 3; i++) {
+    int64_t best = INT64_MAX, theirs = 0, ours = 0, now = up_clock_ns();
+    if (watcher->clock_read_ns && now - watcher->clock_read_ns < clock_interval_ns) return;
+    watcher->clock_read_ns = now;
+    for (int i = 0; i < 5; i++) {
         uint64_t reading = 0;
         int64_t before = up_clock_ns();
         if (watcher->cupti.timestamp(&reading)) return;

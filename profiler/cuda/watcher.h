@@ -25,7 +25,7 @@ struct up_watcher_guest {
 
 struct up_watcher_options {
     bool kernels; // also when work ran, not only memory
-    int buffers;  // of 2 MiB, that CUPTI may fill before it drops records; 0: 32
+    int buffers;  // of 2 MiB, that CUPTI may fill before it drops records; 0: 128
     const struct up_watcher_guest *guest; // copied; NULL: the ranks are ours
 };
 /* Before the first CUDA context of the process. NULL when memory is short; a watcher that got

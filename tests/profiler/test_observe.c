@@ -275,23 +275,80 @@ static void memory_is_told_with_its_rank(void **state)
     run_release(&run, db);
 }
 
-static void marks_are_overwritten_in_order(void **state)
+// Numbers far apart, as when most calls are of no interest; the oldest marks go.
+static void marks_go_in_order(void **state)
 {
     (void)state;
     struct up_marks *marks = up_marks_create();
     struct up_mark mark = {.rank = -1, .step = -1}, found;
     assert_false(up_marks_find(marks, 0, &found));
     assert_false(up_marks_find(marks, 5, &found));
-    for (uint32_t call = 1; call <= UP_MARKS + 10; call++) {
-        mark.work_id = call;
-        up_marks_leave(marks, call, &mark);
+    for (uint32_t i = 1; i <= UP_MARKS + 10; i++) {
+        mark.work_id = i;
+        up_marks_leave(marks, i * 4096 + 1, &mark);
+        if (i % 1000 == 0) assert_true(up_marks_find(marks, i * 4096 + 1, &found));
     }
-    assert_false(up_marks_find(marks, 10, &found)); // its place was taken
-    assert_true(up_marks_find(marks, 11, &found));
-    assert_int_equal(found.work_id, 11);
-    assert_true(up_marks_find(marks, UP_MARKS + 10, &found));
+    assert_true(up_marks_find(marks, (UP_MARKS + 10) * 4096u + 1, &found));
     assert_int_equal(found.rank, -1);
     assert_int_equal(found.step, -1);
+    assert_false(up_marks_find(marks, 10 * 4096 + 1, &found)); // its place was taken
+    assert_true(up_marks_find(marks, 11 * 4096 + 1, &found));
+    assert_int_equal(found.work_id, 11);
+    up_marks_destroy(marks);
+}
+
+static void marks_that_nobody_reads_are_lost(void **state)
+{
+    (void)state;
+    struct up_marks *marks = up_marks_create();
+    struct up_mark mark = {.rank = 1}, found;
+    for (uint32_t i = 1; i <= 2 * UP_MARKS_UNREAD; i++) up_marks_leave(marks, i, &mark);
+    assert_true(up_marks_find(marks, UP_MARKS_UNREAD, &found));
+    assert_false(up_marks_find(marks, UP_MARKS_UNREAD + 1, &found));
+    up_marks_leave(marks, 1000000, &mark); // there is room again
+    assert_true(up_marks_find(marks, 1000000, &found));
+    up_marks_destroy(marks);
+}
+
+enum { MARKERS = 4, MARKS_EACH = 50000 };
+
+struct marker {
+    struct up_marks *marks;
+    uint32_t first;
+};
+
+static void *leave_many(void *argument)
+{
+    const struct marker *marker = argument;
+    for (uint32_t i = 0; i < MARKS_EACH; i++) {
+        struct up_mark mark = {.work_id = marker->first + i, .range_id = ~(marker->first + i)};
+        up_marks_leave(marker->marks, marker->first + i, &mark);
+    }
+    return NULL;
+}
+
+// What is found is what was left, whoever leaves marks meanwhile.
+static void marks_of_several_threads(void **state)
+{
+    (void)state;
+    pthread_t thread[MARKERS];
+    struct marker marker[MARKERS];
+    struct up_marks *marks = up_marks_create();
+    struct up_mark found;
+    int64_t count = 0;
+    for (int i = 0; i < MARKERS; i++) {
+        marker[i] = (struct marker){marks, (uint32_t)(1 + i * MARKS_EACH)};
+        pthread_create(&thread[i], NULL, leave_many, &marker[i]);
+    }
+    for (uint32_t i = 1; i < 200000; i++) up_marks_find(marks, i, &found);
+    for (int i = 0; i < MARKERS; i++) pthread_join(thread[i], NULL);
+    for (uint32_t call = 1; call <= MARKERS * MARKS_EACH; call++) {
+        if (!up_marks_find(marks, call, &found)) continue;
+        count++;
+        assert_int_equal(found.work_id, call);
+        assert_int_equal(found.range_id, (uint64_t)~call);
+    }
+    assert_true(count > UP_MARKS_UNREAD / 2);
     up_marks_destroy(marks);
 }
 
@@ -337,7 +394,9 @@ int main(void)
         cmocka_unit_test(ranges_around_have_times_too),
         cmocka_unit_test(work_that_nobody_told_of),
         cmocka_unit_test(memory_is_told_with_its_rank),
-        cmocka_unit_test(marks_are_overwritten_in_order),
+        cmocka_unit_test(marks_go_in_order),
+        cmocka_unit_test(marks_that_nobody_reads_are_lost),
+        cmocka_unit_test(marks_of_several_threads),
         cmocka_unit_test(shortage_is_on_the_disk_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

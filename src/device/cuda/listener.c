@@ -2,6 +2,8 @@
 #include "device/cuda/cuda_impl.h"
 #include "trace/trace.h"
 
+#if __has_include(<nvtx3/nvToolsExt.h>)
+
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
@@ -36,3 +38,23 @@ void up_listener_range(struct up_listener *listener, const struct up_label *labe
                                    .message.ascii = up_label_text(text, label)};
     nvtxDomainRangePushEx(listener->domain, &event);
 }
+
+#else
+
+struct up_listener *up_listener_create(void)
+{
+    return NULL;
+}
+
+void up_listener_destroy(struct up_listener *listener)
+{
+    (void)listener;
+}
+
+void up_listener_range(struct up_listener *listener, const struct up_label *label)
+{
+    (void)listener;
+    (void)label;
+}
+
+#endif
