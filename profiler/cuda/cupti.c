@@ -32,7 +32,6 @@ static const char *find_functions(struct up_cupti *cupti)
                 {"cuptiActivityGetNextRecord", &cupti->next_record},
                 {"cuptiActivityGetNumDroppedRecords", &cupti->dropped},
                 {"cuptiActivityEnableAllocationSource", &cupti->enable_source},
-                {"cuptiActivitySetAttribute", &cupti->set_attribute},
                 {"cuptiGetTimestamp", &cupti->timestamp},
                 {"cuptiGetResultString", &cupti->result_text},
                 {"cuptiGetVersion", &cupti->version}};

@@ -19,7 +19,6 @@ struct up_cupti {
     __typeof__(cuptiActivityGetNextRecord) *next_record;
     __typeof__(cuptiActivityGetNumDroppedRecords) *dropped;
     __typeof__(cuptiActivityEnableAllocationSource) *enable_source;
-    __typeof__(cuptiActivitySetAttribute) *set_attribute;
     __typeof__(cuptiGetTimestamp) *timestamp;
     __typeof__(cuptiGetResultString) *result_text;
     __typeof__(cuptiGetVersion) *version;

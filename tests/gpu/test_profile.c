@@ -201,10 +201,11 @@ static void check_times(void)
                          " AND device_end_ns IS NULL"),
                      0);
     // Work of one stream runs in the order in which it was given.
-    assert_int_equal(ask("SELECT count(*) FROM (SELECT begin_ns, lag(end_ns) OVER (PARTITION BY"
-                         " rank ORDER BY id) AS before FROM kernel WHERE stream = 'compute'"
-                         " AND id < 1 << 44 AND end_ns > begin_ns) WHERE begin_ns < before - 20000"),
-                     0);
+    assert_int_equal(
+        ask("SELECT count(*) FROM (SELECT begin_ns, lag(end_ns) OVER (PARTITION BY"
+            " rank ORDER BY id) AS before FROM kernel WHERE stream = 'compute'"
+            " AND id < 1 << 44 AND end_ns > begin_ns) WHERE begin_ns < before - 20000"),
+        0);
 }
 
 // |unattributed| over what is used, of the report's books.
