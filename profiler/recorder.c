@@ -24,7 +24,7 @@ enum {
     NAP_NS = 2000000,
 };
 static const int64_t commit_interval_ns = 100000000, sample_interval_ns = 100000000,
-                     device_interval_ns = 250000000, observe_interval_ns = 100000000;
+                     device_interval_ns = 250000000, observe_interval_ns = 250000000;
 
 struct source {
     struct up_trace *trace;

@@ -41,10 +41,10 @@ struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank,
  * used; what was used before the run goes to the rank's row. Before the start. */
 void up_recorder_device(struct up_recorder *recorder, int rank, struct up_device *device);
 
-/* Something that sees what devices do, and tells later. Every 100 ms and once at the end (`last`)
- * the recorder's thread calls `collect`, takes what the ranks have pushed so far, and calls `tell`,
- * which calls up_recorder_activity for all that was collected. So whatever a rank told before it
- * did something is known when that is told of. */
+/* Something that sees what devices do, and tells later. Four times a second and once at the end
+ * (`last`) the recorder's thread calls `collect`, takes what the ranks have pushed so far, and
+ * calls `tell`, which calls up_recorder_activity for all that was collected. So whatever a rank
+ * told before it did something is known when that is told of. */
 struct up_observer {
     void *context;
     void (*collect)(void *context, bool last);

@@ -318,8 +318,8 @@ static enum up_status start(struct member *member, struct up_error *err)
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
     up_profile_bind(run->profile, &member->rank);
     // What setting up takes and no library has been named for is the context's.
-    struct up_bracket all = up_bracket_begin(&member->rank);
-    struct up_bracket joining = all;
+    struct up_bracket all = up_bracket_since_made(&member->rank);
+    struct up_bracket joining = up_bracket_begin(&member->rank);
     UP_TRY(up_group_join(&run->group, member->number, err));
     up_bracket_end(&member->rank, &joining, "nccl");
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,

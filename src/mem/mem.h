@@ -199,6 +199,8 @@ struct up_bracket {
     int64_t begin_ns, used_bytes; // -1: nobody can tell
 };
 struct up_bracket up_bracket_begin(struct up_rank *rank);
+/* One that began when the device had been made. */
+struct up_bracket up_bracket_since_made(struct up_rank *rank);
 void up_bracket_end(struct up_rank *rank, const struct up_bracket *bracket, const char *owner);
 
 /* Between steps: what is used of the device now, to the trace. */

@@ -105,6 +105,19 @@ struct up_bracket up_bracket_begin(struct up_rank *rank)
     return bracket;
 }
 
+struct up_bracket up_bracket_since_made(struct up_rank *rank)
+{
+    const struct up_device *device = rank->device;
+    struct up_bracket bracket = {0, -1};
+    if (!rank->trace || !device->ops->used_bytes || !device->took[0].owner) return bracket;
+    bracket.used_bytes = device->used_before_bytes;
+    for (int i = 0; i < UP_DEVICE_TOOK_MAX && device->took[i].owner; i++) {
+        bracket.used_bytes += device->took[i].bytes;
+        bracket.begin_ns = device->took[i].end_ns;
+    }
+    return bracket;
+}
+
 void up_bracket_end(struct up_rank *rank, const struct up_bracket *bracket, const char *owner)
 {
     struct up_device *device = rank->device;
