@@ -4,12 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Driver-level allocations in space ?3, by owner, that are held at ?2 (all, where that is
-// negative).
+/* Driver-level allocations in space ?3, by owner, that are held at ?2 (all, where that is
+ * negative). ?4: of a program that is not ours every allocation that was seen is a tensor already,
+ * and only what nobody saw its context take is left. */
 static const char held_sql[] =
-    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND "
+    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc d WHERE rank = ?1 AND "
     "space = ?3"
     " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
+    " AND (?4 = 0 OR (owner = 'context' AND NOT EXISTS (SELECT 1 FROM tensor t WHERE"
+    "  t.rank = d.rank AND t.space = d.space AND t.alloc_ns = d.alloc_ns AND t.bytes = d.bytes)))"
     " GROUP BY owner ORDER BY 2 DESC, 1";
 
 /* The sample nearest to ?2, of those between the same changes of what the driver has given, if
@@ -30,9 +33,13 @@ static enum up_status read_held(const struct up_run *run, int64_t rank, enum up_
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
-    int64_t capacity = 0;
+    int64_t capacity = 0, injected = 0;
     bool row;
-    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns), err));
+    UP_TRY(up_query_value(run,
+                          "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = "
+                          "'injection'",
+                          UP_BIND_NONE, 0, &injected, err));
+    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns, 0, injected), err));
     up_query_bind_text(&query, 3, up_space_names[space]);
     for (;;) {
         UP_TRY(up_query_next(&query, &row, err));
@@ -89,17 +96,12 @@ static enum up_status reconcile(const struct up_run *run, const struct up_breakd
                                 struct up_reconciliation *sums, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t rank = breakdown->peak.rank, injected = 0;
+    int64_t rank = breakdown->peak.rank;
     sums->categories_bytes = breakdown->live.bytes;
     sums->slack_bytes = breakdown->live.reserved_bytes - breakdown->live.bytes;
     UP_TRY(read_sample(run, rank, breakdown->place.ns, sums, err));
     if (sums->device_used_bytes == UP_NONE) return UP_OK;
-    // Of a program that is not ours every allocation of the driver is a tensor already.
-    UP_TRY(up_query_value(run,
-                          "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = "
-                          "'injection'",
-                          UP_BIND_NONE, 0, &injected, err));
-    if (!injected) UP_TRY(read_held(run, rank, UP_SPACE_DEVICE, breakdown->place.ns, sums, err));
+    UP_TRY(read_held(run, rank, UP_SPACE_DEVICE, breakdown->place.ns, sums, err));
     UP_TRY(up_query_value(run, "SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = ?1",
                           UP_BIND(rank), 0, &sums->before_bytes, err));
     attribute(sums);

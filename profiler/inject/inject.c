@@ -29,6 +29,7 @@ struct gpu {
     struct injected *injected;
     int index;
     struct up_trace *trace;
+    bool context_told; // what the driver took for itself
 };
 
 struct injected {
@@ -264,12 +265,29 @@ static void tell_event(void *recorder, int rank, const struct up_event *event)
     up_recorder_event(recorder, rank, event);
 }
 
+// What is in use once the program has a context there, and was not seen taken, is the context's.
+static void tell_context(struct gpu *gpu, struct up_recorder *recorder)
+{
+    struct up_event event = {
+        .kind = UP_EVENT_MEMORY, .ns = -1, .label = {"context", UP_NO_LAYER, UP_NO_INDEX}};
+    int64_t used = up_driver_used_bytes(&gpu->injected->driver, gpu->index);
+    if (used < 0) return;
+    gpu->context_told = true;
+    event.memory.news = UP_MEMORY_BRACKET;
+    event.memory.space = UP_SPACE_DEVICE;
+    event.memory.bytes = used;
+    event.memory.end_ns = clock_of(gpu->injected);
+    up_recorder_event(recorder, gpu->index, &event);
+}
+
 static void told(void *context, struct up_recorder *recorder, bool last)
 {
     struct injected *in = context;
     char text[128];
     up_foreign_tell(in->foreign, last ? INT64_MAX : clock_of(in) - order_within_ns, tell_event,
                     recorder);
+    for (int i = 0; i < in->gpus; i++)
+        if (!in->gpu[i].context_told) tell_context(&in->gpu[i], recorder);
     if (!last || !up_foreign_lost(in->foreign)) return;
     snprintf(text, sizeof text, "%lld ranges and allocations were lost for want of room",
              (long long)up_foreign_lost(in->foreign));

@@ -61,9 +61,9 @@ static int use_a_gpu(void)
     nvtxRangePushA("layer 3");
     if (cudaMalloc(&more, 192 * MIB) || cudaMemset(more, 0, 192 * MIB)) return 4;
     if (cudaDeviceSynchronize()) return 5;
+    usleep(700000); // long enough to be sampled
     nvtxRangePop();
     cudaFree(more);
-    usleep(700000); // long enough to be sampled
     nvtxRangePop();
     cudaFree(memory);
     return 0;
@@ -152,6 +152,7 @@ static void test_a_gpu_program(void **state)
     program_run(&program, "upipe-report", trace_path);
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "forward > layer 3"));
+    puts(program.out);
     assert_int_equal(run("gpu", "UPIPE_TRACE_LEVEL=memory"), 0);
     assert_string_equal(ask("SELECT count(*) FROM kernel"), "0");
 }

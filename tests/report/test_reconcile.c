@@ -113,6 +113,38 @@ static void test_books_do_not_balance(void **state)
     folder_remove(folder);
 }
 
+// Of a program that is not ours what was seen is tensors, and not counted again.
+static void test_injected_books(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char *folder = folder_enter();
+    fixture_open(&f, "books.db");
+    fixture_describe(&f);
+    fixture_meta(&f, "recorded_by", "injection");
+    fixture_alloc(&f, (struct fixture_tensor){.name = "libc10_cuda.so",
+                                              .category = "workspace",
+                                              .layer = -1,
+                                              .bytes = 100 * MIB,
+                                              .reserved = 100 * MIB});
+    fixture_alloc(&f, (struct fixture_tensor){.name = "context",
+                                              .category = "workspace",
+                                              .layer = -1,
+                                              .bytes = 10 * MIB,
+                                              .reserved = 10 * MIB});
+    fixture_sql(&f, "INSERT INTO device_alloc SELECT id, rank, name, space, bytes, alloc_ns, NULL"
+                    " FROM tensor;"
+                    "INSERT INTO device_alloc VALUES (9, 0, 'context', 'device', 500 * 1048576, 5,"
+                    " NULL); INSERT INTO usage VALUES (0, 3000, 611 * 1048576, NULL)");
+    fixture_close(&f);
+    json_t *root = report_json("--json books.db");
+    assert_string_equal(items_of(json_object_get(root, "reconciliation")),
+                        "categories 110, arena slack 0, context 500, unattributed 1, "
+                        "device used 611");
+    json_decref(root);
+    folder_remove(folder);
+}
+
 /* --- Out of memory -------------------------------------------------------------------------------
  */
 
@@ -212,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_books_balance), cmocka_unit_test(test_books_do_not_balance),
-        cmocka_unit_test(test_post_mortem), cmocka_unit_test(test_stories_that_lie)};
+        cmocka_unit_test(test_injected_books), cmocka_unit_test(test_post_mortem),
+        cmocka_unit_test(test_stories_that_lie)};
     return cmocka_run_group_tests_name("reconcile", tests, NULL, NULL);
 }
