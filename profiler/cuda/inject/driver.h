@@ -1,7 +1,7 @@
 /* What the injection library asks of the driver that the program has loaded; nothing is started by
  * it. */
-#ifndef UP_PROFILER_INJECT_DRIVER_H
-#define UP_PROFILER_INJECT_DRIVER_H
+#ifndef UP_PROFILER_CUDA_INJECT_DRIVER_H
+#define UP_PROFILER_CUDA_INJECT_DRIVER_H
 
 #include "base/base.h"
 

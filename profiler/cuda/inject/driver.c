@@ -1,4 +1,4 @@
-#include "profiler/inject/driver.h"
+#include "profiler/cuda/inject/driver.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * comes from CUPTI, ranges from NVTX's own tables of functions. Whatever goes wrong, the program
  * goes on: nothing here waits, and nothing is told to it but one line on stderr. */
 #define _GNU_SOURCE // dladdr
-#include "profiler/inject/driver.h"
+#include "profiler/cuda/inject/driver.h"
 
 #include "profiler/cuda/watcher.h"
 #include "profiler/foreign.h"
