@@ -2,7 +2,7 @@
 
 # up_embed(TARGET FILE SYMBOL): `const char SYMBOL[]` holds the file and a final NUL.
 function(up_embed target file symbol)
-  set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${symbol}.c)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${target}/${symbol}.c)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -DINPUT=${CMAKE_CURRENT_SOURCE_DIR}/${file} -DOUTPUT=${output}
       -DSYMBOL=${symbol} -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/EmbedFile.cmake
@@ -13,7 +13,7 @@ endfunction()
 # up_embed_set(TARGET SYMBOL FILES...): `const struct { const char *name, *text; } SYMBOL[]`, the
 # names without folder and extension, ended by a row of NULL (trainer/machine.h declares the type).
 function(up_embed_set target symbol)
-  set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${symbol}.c)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${target}/${symbol}.c)
   string(REPLACE ";" "|" inputs "${ARGN}")
   set(script ${CMAKE_SOURCE_DIR}/cmake/EmbedSet.cmake)
   add_custom_command(OUTPUT ${output}

@@ -407,6 +407,13 @@ enum up_status up_recorder_observe(struct up_recorder *recorder, const struct up
     return UP_OK;
 }
 
+void up_recorder_predict(struct up_recorder *recorder, const struct up_store_prediction *prediction)
+{
+    UP_ASSERT(!recorder->started);
+    up_store_prediction(recorder->store, prediction);
+    commit(recorder);
+}
+
 // Signals are for the program's own threads to see.
 static int create_thread(struct up_recorder *recorder)
 {

@@ -63,6 +63,10 @@ void up_recorder_event(struct up_recorder *recorder, int rank, const struct up_e
 /* A row of `diagnostic` about the trace as a whole: before the start, or from within `tell`. */
 void up_recorder_diagnostic(struct up_recorder *recorder, const char *kind, const char *text);
 
+/* A forecast made from the run, before the start. */
+void up_recorder_predict(struct up_recorder *recorder,
+                         const struct up_store_prediction *prediction);
+
 enum up_status up_recorder_start(struct up_recorder *recorder, struct up_error *err);
 
 /* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of

@@ -109,15 +109,34 @@ out:
     return rc;
 }
 
+// Where host memory was highest in steps, as it was when the first began or in one: what loading
+// and saving take for a moment is no part of them. Without steps, of all.
+static const struct up_replay_point *highest_in_steps(const struct up_replay *replay,
+                                                      int64_t first_seq)
+{
+    const struct up_replay_point *highest = NULL;
+    if (first_seq == UP_NONE) return up_replay_highest(replay, 0, replay->count);
+    for (int64_t i = 0; i < replay->count; i++) {
+        const struct up_replay_point *point = &replay->points[i];
+        bool before = point->seq < first_seq;
+        if (!before && point->step == UP_NONE) continue;
+        if (before || !highest || point->live_bytes > highest->live_bytes) highest = point;
+    }
+    return highest ? highest : up_replay_highest(replay, 0, replay->count);
+}
+
 static enum up_status read_host(const struct up_run *run, struct up_breakdown *breakdown,
                                 struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_replay replay = {0};
-    int64_t rank = breakdown->peak.rank;
+    int64_t rank = breakdown->peak.rank, first_seq = UP_NONE;
     UP_TRY(up_replay_read(run, rank, UP_SPACE_HOST, &replay, err));
     if (!replay.count) goto out;
-    const struct up_replay_point *highest = up_replay_highest(&replay, 0, replay.count);
+    UP_TRY(up_query_value(run,
+                          "SELECT min(alloc_seq) FROM tensor WHERE rank = ?1 AND step IS NOT NULL",
+                          UP_BIND(rank), UP_NONE, &first_seq, err));
+    const struct up_replay_point *highest = highest_in_steps(&replay, first_seq);
     breakdown->host_peak = (struct up_peak){.rank = rank,
                                             .step = highest->step,
                                             .same_step = UP_NONE,

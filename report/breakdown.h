@@ -30,7 +30,7 @@ struct up_breakdown {
     struct up_live live;
     struct up_live_groups categories, kinds;
     struct up_reconciliation sums;
-    // Host memory of the same rank at its own highest; seq UP_NONE where it has none.
+    // Host memory of the same rank at its own highest in a step; seq UP_NONE where it has none.
     struct up_peak host_peak;
     struct up_live host;
     struct up_live_groups host_categories;

@@ -14,7 +14,8 @@ struct up_emitter {
     struct up_page *page;     // NULL for JSON
     json_t *stack[DEPTH_MAX]; // open objects from the root on; only [0] is owned
     int depth;
-    json_t *rows; // the open table's array, not owned
+    json_t *rows;  // the open table's array, not owned
+    json_t *table; // the last table's, not owned
     const struct up_column *columns;
     int column_count;
     bool in_row, failed;
@@ -26,8 +27,9 @@ struct up_emitter *up_emitter_create(const struct up_emit_style *style)
     if (!emitter) return NULL;
     emitter->style = *style;
     emitter->stack[0] = json_pack("{s:[]}", "notes");
-    if (!style->json) emitter->page = up_page_create(style->colour);
-    if (emitter->stack[0] && (style->json || emitter->page)) return emitter;
+    bool text = !style->json && !style->csv;
+    if (text) emitter->page = up_page_create(style->colour);
+    if (emitter->stack[0] && (!text || emitter->page)) return emitter;
     up_emitter_destroy(emitter);
     return NULL;
 }
@@ -40,18 +42,79 @@ void up_emitter_destroy(struct up_emitter *emitter)
     free(emitter);
 }
 
+// A name or a value; quoted where it has to be.
+static void csv_field(FILE *out, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    if (json_is_integer(value))
+        fprintf(out, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        fprintf(out, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value))
+        fputs(json_is_true(value) ? "yes" : "no", out);
+    else if (text && !strpbrk(text, ",\"\n\r"))
+        fputs(text, out);
+    else if (text) {
+        fputc('"', out);
+        for (; *text; text++) {
+            if (*text == '"') fputc('"', out);
+            fputc(*text, out);
+        }
+        fputc('"', out);
+    }
+}
+
+static void csv_row(FILE *out, json_t *row, bool names)
+{
+    const char *key, *comma = "";
+    json_t *value;
+    json_object_foreach(row, key, value)
+    {
+        if (json_is_object(value) || json_is_array(value)) continue;
+        fputs(comma, out);
+        comma = ",";
+        if (names)
+            fputs(key, out);
+        else
+            csv_field(out, value);
+    }
+    fputc('\n', out);
+}
+
+// The last table's rows, all of which have the same keys. To be freed; NULL when memory is short.
+static char *csv_text(const struct up_emitter *emitter)
+{
+    char *text = NULL;
+    size_t size = 0, index;
+    json_t *row;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    json_array_foreach(emitter->table, index, row)
+    {
+        if (!index) csv_row(out, row, true);
+        csv_row(out, row, false);
+    }
+    bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return text;
+    free(text);
+    return NULL;
+}
+
 enum up_status up_emitter_print(struct up_emitter *emitter, FILE *out, struct up_error *err)
 {
     char *json = NULL;
     const char *text = NULL;
     if (emitter->page)
         text = up_page_text(emitter->page);
+    else if (emitter->style.csv)
+        text = json = csv_text(emitter);
     else
         text = json = json_dumps(emitter->stack[0], JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     enum up_status rc = UP_OK;
     if (emitter->failed || !text)
         rc = up_fail(err, UP_FAILED, "out of memory while writing the report");
-    else if (fputs(text, out) < 0 || (json && fputc('\n', out) < 0) || fflush(out) != 0)
+    else if (fputs(text, out) < 0 || (emitter->style.json && fputc('\n', out) < 0) ||
+             fflush(out) != 0)
         rc = up_fail(err, UP_FAILED, "the report could not be written: %m");
     free(json);
     return rc;
@@ -112,7 +175,7 @@ void up_emit_note(struct up_emitter *emitter, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    char *clean = up_text_clean(text, emitter->style.json || emitter->style.utf8);
+    char *clean = up_text_clean(text, !emitter->page || emitter->style.utf8);
     if (clean && emitter->page) up_page_warning(emitter->page, clean);
     json_t *notes = json_object_get(emitter->stack[0], "notes");
     if (!clean || json_array_append_new(notes, json_string(clean)) != 0) emitter->failed = true;
@@ -124,7 +187,7 @@ void up_emit_table_begin(struct up_emitter *emitter, const char *key,
 {
     emitter->columns = columns;
     emitter->column_count = count;
-    emitter->rows = json_array();
+    emitter->rows = emitter->table = json_array();
     set(emitter, top(emitter), key, emitter->rows);
     if (emitter->page) up_page_table_begin(emitter->page, columns, count);
 }
@@ -204,7 +267,7 @@ void up_emit_bar(struct up_emitter *emitter, const char *column, double share, i
 
 void up_emit_text(struct up_emitter *emitter, const char *key, const char *form, const char *value)
 {
-    char *clean = value ? up_text_clean(value, emitter->style.json || emitter->style.utf8) : NULL;
+    char *clean = value ? up_text_clean(value, !emitter->page || emitter->style.utf8) : NULL;
     if (value && !clean) emitter->failed = true;
     if (emitter->page)
         place(emitter, key, form, clean);
@@ -303,4 +366,37 @@ void up_emit_seconds(struct up_emitter *emitter, const char *key, const char *fo
 {
     char text[UP_UNITS_TEXT];
     real(emitter, key, form, value, up_format_seconds(text, value));
+}
+
+void up_emit_bytes_change(struct up_emitter *emitter, const char *key, const char *form,
+                          int64_t value)
+{
+    char bytes[UP_UNITS_TEXT], text[UP_UNITS_TEXT + 1];
+    snprintf(text, sizeof text, "%s%s", value > 0 ? "+" : "", up_text_bytes(bytes, value));
+    whole(emitter, key, form, value, value ? text : "=");
+}
+
+void up_emit_seconds_change(struct up_emitter *emitter, const char *key, const char *form,
+                            double value)
+{
+    char seconds[UP_UNITS_TEXT], text[UP_UNITS_TEXT + 1];
+    snprintf(text, sizeof text, "%c%s", value < 0 ? '-' : '+',
+             up_format_seconds(seconds, fabs(value)));
+    real(emitter, key, form, value, value == 0 ? "=" : text);
+}
+
+void up_emit_share_change(struct up_emitter *emitter, const char *key, const char *form,
+                          double value)
+{
+    char text[UP_UNITS_TEXT];
+    double percent = fabs(value) < 0.00005 ? 0 : 100 * value;
+    if (percent < 1000)
+        snprintf(text, sizeof text,
+                 percent == 0            ? "%.2f%%"
+                 : fabs(percent) < 9.995 ? "%+.2f%%"
+                                         : "%+.0f%%",
+                 percent);
+    else
+        snprintf(text, sizeof text, "x%.4g", value + 1);
+    real(emitter, key, form, value, value == 0 ? "=" : text);
 }

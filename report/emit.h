@@ -16,6 +16,7 @@
 
 struct up_emit_style {
     bool json;
+    bool csv;    // of the report's one table alone, with the JSON's keys as the heading
     bool utf8;   // blocks for bars, names as they are
     bool colour; // escape sequences
 };
@@ -55,6 +56,14 @@ void up_emit_real(struct up_emitter *emitter, const char *key, const char *form,
 void up_emit_rate(struct up_emitter *emitter, const char *key, const char *form, double value);
 void up_emit_share(struct up_emitter *emitter, const char *key, const char *form, double value);
 void up_emit_seconds(struct up_emitter *emitter, const char *key, const char *form, double value);
+/* How much something grew (+) or shrank (-), "=" where not at all: bytes, seconds; a share of what
+ * it was, from +1000% on as a multiple ("x12.5"). */
+void up_emit_bytes_change(struct up_emitter *emitter, const char *key, const char *form,
+                          int64_t value);
+void up_emit_seconds_change(struct up_emitter *emitter, const char *key, const char *form,
+                            double value);
+void up_emit_share_change(struct up_emitter *emitter, const char *key, const char *form,
+                          double value);
 void up_emit_null(struct up_emitter *emitter, const char *key);
 
 /* `value` unless it is negative: null then. */

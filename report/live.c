@@ -137,6 +137,22 @@ static void merge(struct up_live_groups *groups)
     groups->count = kept;
 }
 
+static char *layer_of(const struct up_live_tensor *tensor)
+{
+    char text[32];
+    if (tensor->layer < 0) return strdup("outside layers");
+    snprintf(text, sizeof text, "layer %lld", (long long)tensor->layer);
+    return strdup(text);
+}
+
+// To be freed; NULL when memory is short.
+static char *group_name(const struct up_live_tensor *tensor, enum up_live_key key)
+{
+    if (key == UP_LIVE_BY_KIND) return kind_of(tensor->name);
+    if (key == UP_LIVE_BY_LAYER) return layer_of(tensor);
+    return strdup(tensor->category);
+}
+
 enum up_status up_live_group(const struct up_live *live, enum up_live_key key,
                              struct up_live_groups *groups, struct up_error *err)
 {
@@ -145,7 +161,7 @@ enum up_status up_live_group(const struct up_live *live, enum up_live_key key,
     if (!groups->items) return up_no_memory(err);
     for (; groups->count < live->count; groups->count++) {
         const struct up_live_tensor *tensor = &live->tensors[groups->count];
-        char *name = key == UP_LIVE_BY_KIND ? kind_of(tensor->name) : strdup(tensor->category);
+        char *name = group_name(tensor, key);
         if (!name) {
             up_live_groups_release(groups);
             return up_no_memory(err);

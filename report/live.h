@@ -38,7 +38,8 @@ struct up_live_groups {
 
 enum up_live_key {
     UP_LIVE_BY_CATEGORY,
-    UP_LIVE_BY_KIND, // the name with '*' for each number in it: layers.*.mlp.gate
+    UP_LIVE_BY_KIND,  // the name with '*' for each number in it: layers.*.mlp.gate
+    UP_LIVE_BY_LAYER, // "layer 3", "outside layers"
 };
 enum up_status up_live_group(const struct up_live *live, enum up_live_key key,
                              struct up_live_groups *groups, struct up_error *err);

@@ -11,7 +11,17 @@
 
 static const struct up_command *const commands[] = {
     &up_command_summary, // the default
-    &up_command_peak,    &up_command_tensors, &up_command_timeline, NULL,
+    &up_command_peak,
+    &up_command_tensors,
+    &up_command_timeline,
+    &up_command_advise,
+    &up_command_score,
+    &up_command_diff,
+    &up_command_check,
+    &up_command_history,
+    &up_command_whatis,
+    &up_command_calibrate,
+    NULL,
 };
 
 static const struct up_command *find_command(const char *name)
@@ -37,12 +47,13 @@ static void print_help(const struct up_command *command, bool all)
     up_options_help(command->options, stdout);
 }
 
-static struct up_emit_style choose_style(bool json)
+static struct up_emit_style choose_style(const struct up_report_options *options)
 {
     const char *no_colour = getenv("NO_COLOR");
     setlocale(LC_CTYPE, "");
     return (struct up_emit_style){
-        .json = json,
+        .json = options->json,
+        .csv = options->csv,
         .utf8 = !strcmp(nl_langinfo(CODESET), "UTF-8"),
         .colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour),
     };
@@ -52,12 +63,15 @@ static enum up_status run_command(const struct up_command *command, const void *
                                   const struct up_arguments *arguments, struct up_error *err)
 {
     const struct up_report_options *common = options;
-    struct up_emit_style style = choose_style(common->json);
+    if (common->json && common->csv)
+        return up_fail(err, UP_USAGE, "--csv: expected no --json beside it");
+    struct up_emit_style style = choose_style(common);
     struct up_emitter *emitter = up_emitter_create(&style);
     if (!emitter) return up_fail(err, UP_FAILED, "out of memory");
     enum up_status answer = command->run(options, arguments, emitter, err);
-    // A command may answer "no" (UP_FAILED) with a report and no message.
-    if (answer == UP_OK || (answer == UP_FAILED && !*err->text)) {
+    // A command may answer "no" (UP_FAILED) or "cannot tell" (UP_USAGE) with a report and no
+    // message.
+    if (answer == UP_OK || !*err->text) {
         enum up_status printed = up_emitter_print(emitter, stdout, err);
         if (printed != UP_OK) answer = printed;
     }

@@ -13,7 +13,13 @@
 /* Every sub-command's options struct begins with this, and its table with UP_REPORT_OPTIONS. */
 struct up_report_options {
     bool json;
+    bool csv; // of commands that have UP_REPORT_CSV in their table
 };
+#define UP_REPORT_CSV                                                                              \
+    {                                                                                              \
+        .name = "csv", .kind = UP_OPTION_FLAG, .field = offsetof(struct up_report_options, csv),   \
+        .help = "the table as comma-separated values, under the names of the JSON's fields"        \
+    }
 #define UP_REPORT_OPTIONS                                                                          \
     {                                                                                              \
         .name = "json", .kind = UP_OPTION_FLAG, .field = offsetof(struct up_report_options, json), \
@@ -28,12 +34,13 @@ struct up_command {
     size_t options_size;             // of the options struct, which begins with up_report_options
     const void *defaults;            // its values before parsing
     /* UP_OK, UP_FAILED where the answer is "no", UP_USAGE; the emitter's output is printed on UP_OK
-     * and UP_FAILED without a message in `err`. */
+     * and wherever there is no message in `err`. */
     enum up_status (*run)(const void *options, const struct up_arguments *arguments,
                           struct up_emitter *emitter, struct up_error *err);
 };
 
 extern const struct up_command up_command_summary, up_command_peak, up_command_tensors,
-    up_command_timeline;
+    up_command_timeline, up_command_advise, up_command_diff, up_command_check, up_command_history,
+    up_command_score, up_command_whatis, up_command_calibrate;
 
 #endif

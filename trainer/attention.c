@@ -211,17 +211,22 @@ static void rotate_to_heads(struct up_attention *a, struct up_stage *s, struct u
 /* --- Forward
  * -------------------------------------------------------------------------------------- */
 
-// Makes the stage's q, and k and v where they change, and sends them. With `keep`, what the
-// backward needs of them goes to kept.
+// Takes the places of q, and of k and v where they change. This comes before the stage before sends
+// anything: in the bytes of what is being sent, projections would wait for it.
+static void place_qkv(struct up_attention *a, struct up_stage *s)
+{
+    s->q = alloc_slots(a, "attn.q", s->slot, query_layout(a));
+    if (!up_config_kv_changes(a->config, s->index)) return;
+    s->k = alloc_slots(a, "attn.k", s->slot, s->kv);
+    s->v = alloc_slots(a, "attn.v", s->slot, s->kv);
+}
+
+// Makes what has been placed, and sends it. With `keep`, what the backward needs of it goes to
+// kept.
 static void make_qkv(struct up_attention *a, struct up_stage *s, bool keep)
 {
     bool kv = up_config_kv_changes(a->config, s->index);
     struct up_kept *kept = a->kept;
-    s->q = alloc_slots(a, "attn.q", s->slot, query_layout(a));
-    if (kv) {
-        s->k = alloc_slots(a, "attn.k", s->slot, s->kv);
-        s->v = alloc_slots(a, "attn.v", s->slot, s->kv);
-    }
     struct up_projection p[] = {{UP_PARAM_WQ, s->q}, {UP_PARAM_WK, s->k}, {UP_PARAM_WV, s->v}};
     up_stage_project(a, s, p, kv ? 3 : 1);
     rotate_to_heads(a, s, &s->q, keep ? &kept->q[s->slot] : NULL, UP_PARAM_WQ);
@@ -264,22 +269,23 @@ static void attend(struct up_attention *a, struct up_stage *s)
                                                                 .dtype = a->config->dtype});
 }
 
-// Keeps the stage's output, or not; sends it away in the forward of a block that offloads it.
-static void keep_output(struct up_attention *a, struct up_stage *s, enum up_checkpoint keep,
-                        bool store)
+// The stage's part of the layer's output. What of attention's output is kept and sent away
+// (`store`) goes meanwhile.
+static void finish_stage(struct up_attention *a, struct up_stage *s, struct up_tensor *out,
+                         enum up_checkpoint keep, bool store)
 {
-    if (keep == UP_CHECKPOINT_BLOCK) {
-        up_free(a->rank, &s->o);
-        up_free(a->rank, &s->lse);
-        return;
-    }
     struct up_stored *kept[] = {&a->kept->o[s->slot], &a->kept->lse[s->slot]};
-    kept[0]->device = s->o;
-    kept[1]->device = s->lse;
-    for (int i = 0; i < 2 && store; i++) {
-        up_store_begin(a->rank, kept[i]);
-        up_store_end(a->rank, kept[i]);
+    bool keeps = keep != UP_CHECKPOINT_BLOCK;
+    if (keeps) {
+        kept[0]->device = s->o;
+        kept[1]->device = s->lse;
     }
+    for (int i = 0; i < 2 && keeps && store; i++) up_store_begin(a->rank, kept[i]);
+    up_stage_add_to_out(a, s, s->o, out);
+    for (int i = 0; i < 2 && keeps && store; i++) up_store_end(a->rank, kept[i]);
+    if (keeps) return;
+    up_free(a->rank, &s->o);
+    up_free(a->rank, &s->lse);
 }
 
 // While a stage's output is on its way back, the next stage's q, k and v are made, and while those
@@ -293,6 +299,7 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
     bool store = !rebuild && up_config_offloads_attention(a.config, layer);
     take_h(&a);
     struct up_stage s = stage_at(&a, 0), next = {0};
+    place_qkv(&a, &s);
     make_qkv(&a, &s, all);
     for (int64_t slot = 0; slot < a.slots; slot++, s = next) {
         bool last = slot + 1 == a.slots;
@@ -300,14 +307,14 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
         wait_for_arrivals(&a, &s);
         attend(&a, &s);
         drop_qkv(&a, &s, all);
-        to_sequence(&a, &s, &s.o, "attn.o", query_layout(&a));
         if (!last) {
             next = next_stage(&a, &s, slot + 1);
-            make_qkv(&a, &next, all);
+            place_qkv(&a, &next);
         }
+        to_sequence(&a, &s, &s.o, "attn.o", query_layout(&a));
+        if (!last) make_qkv(&a, &next, all);
         wait_for_arrivals(&a, &s);
-        up_stage_add_to_out(&a, &s, s.o, out);
-        keep_output(&a, &s, keep, store);
+        finish_stage(&a, &s, out, keep, store);
     }
     // x has been read for the last time.
     if (!rebuild && up_config_offloads_input(a.config, layer)) up_store_end(a.rank, &a.kept->x);
@@ -355,14 +362,14 @@ static struct up_tensor *rotated_copy(struct up_attention *a, struct up_stage *s
     return copy;
 }
 
-// The stage's q, k and v: what the forward kept of them, or made again. raw_q and raw_k are the
-// kept projections, with q/k norm.
+// The stage's q, k and v: what the forward kept of them, or, where they have been placed, made
+// again. raw_q and raw_k are the kept projections, with q/k norm.
 static void take_qkv(struct up_attention *a, struct up_stage *s)
 {
     struct up_kept *kept = a->kept;
     int64_t i = s->slot;
     bool kv = kept->v[i] != NULL, normed = a->model->qk_norm;
-    if (!kept->q[i]) {
+    if (s->q) {
         make_qkv(a, s, false);
         return;
     }
@@ -487,6 +494,7 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
     take_h(&a);
     fetch_output(&a, 0);
     struct up_stage s = stage_at(&a, 0), next = {0};
+    if (!a.kept->q[0]) place_qkv(&a, &s);
     send_to_heads(&a, &s, d_o);
     for (int64_t slot = 0; slot < a.slots; slot++, s = next) {
         bool last = slot + 1 == a.slots;
@@ -497,11 +505,12 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
         else
             fetch_output(&a, slot + 1);
         attend_back(&a, &s);
-        send_to_sequence(&a, &s);
         if (!last) {
             next = next_stage(&a, &s, slot + 1);
-            send_to_heads(&a, &next, d_o);
+            if (!a.kept->q[slot + 1]) place_qkv(&a, &next);
         }
+        send_to_sequence(&a, &s);
+        if (!last) send_to_heads(&a, &next, d_o);
         wait_for_arrivals(&a, &s);
         back_to_x(&a, &s, d);
     }

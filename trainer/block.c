@@ -16,7 +16,7 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
     struct up_units *units = &trainer->units;
     struct up_unit *unit = up_units_block(units, layer);
     enum up_checkpoint keep = up_config_checkpoint(config, layer);
-    bool all = keep == UP_CHECKPOINT_NONE, last = layer + 1 == config->model.layers;
+    bool all = keep == UP_CHECKPOINT_NONE, last = layer + 1 == up_config_layers(config);
     struct up_tag next =
         last ? UP_TAG(CHECKPOINT, "x.final") : UP_TAG_LAYER(CHECKPOINT, "x", layer + 1);
     up_unit_acquire(units, unit);

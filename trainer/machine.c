@@ -21,7 +21,7 @@ static const struct figure {
     size_t field;
     bool whole; // int64_t, otherwise double
     bool required;
-} figures[] = {
+} figures[UP_FIGURE_COUNT] = {
 #define BYTES(field)                                                                               \
     {                                                                                              \
 #field, offsetof(struct up_machine, field), true, false                                    \
@@ -30,19 +30,62 @@ static const struct figure {
     {                                                                                              \
         name, offsetof(struct up_machine, field), false, true                                      \
     }
-    BYTES(device_bytes),
-    BYTES(host_bytes),
-    RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
-    RATE("attention_forward_flops_per_s", flops[UP_COST_ATTENTION_FORWARD]),
-    RATE("attention_backward_flops_per_s", flops[UP_COST_ATTENTION_BACKWARD]),
-    RATE("memory_bytes_per_s", memory_bytes_per_s),
-    RATE("to_host_bytes_per_s", to_host_bytes_per_s),
-    RATE("from_host_bytes_per_s", from_host_bytes_per_s),
-    RATE("link_bytes_per_s", link_bytes_per_s),
-    RATE("launch_s", launch_s),
+    [UP_FIGURE_DEVICE_BYTES] = BYTES(device_bytes),
+    [UP_FIGURE_HOST_BYTES] = BYTES(host_bytes),
+    [UP_FIGURE_MATMUL] = RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
+    [UP_FIGURE_ATTENTION_FORWARD] =
+        RATE("attention_forward_flops_per_s", flops[UP_COST_ATTENTION_FORWARD]),
+    [UP_FIGURE_ATTENTION_BACKWARD] =
+        RATE("attention_backward_flops_per_s", flops[UP_COST_ATTENTION_BACKWARD]),
+    [UP_FIGURE_MEMORY] = RATE("memory_bytes_per_s", memory_bytes_per_s),
+    [UP_FIGURE_TO_HOST] = RATE("to_host_bytes_per_s", to_host_bytes_per_s),
+    [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
+    [UP_FIGURE_LINK] = RATE("link_bytes_per_s", link_bytes_per_s),
+    [UP_FIGURE_LAUNCH] = RATE("launch_s", launch_s),
+    [UP_FIGURE_NODE_DEVICES] = BYTES(node_devices),
+    [UP_FIGURE_CONTEXT] = BYTES(context_bytes),
+    [UP_FIGURE_CUBLAS] = BYTES(cublas_bytes),
+    [UP_FIGURE_CUDNN] = BYTES(cudnn_bytes),
+    [UP_FIGURE_NCCL] = BYTES(nccl_bytes),
+    [UP_FIGURE_NCCL_RANK] = BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
 };
+
+bool up_figure_is_whole(enum up_machine_figure figure)
+{
+    return figures[figure].whole;
+}
+
+const char *up_figure_name(enum up_machine_figure figure)
+{
+    return figures[figure].name;
+}
+
+static void set_figure(struct up_machine *machine, const struct figure *figure, double value)
+{
+    char *field = (char *)machine + figure->field;
+    if (figure->whole)
+        *(int64_t *)field = (int64_t)value;
+    else
+        *(double *)field = value;
+}
+
+void up_machine_figures(const struct up_machine *machine, struct up_figures *plain)
+{
+    memcpy(plain->name, machine->name, sizeof plain->name);
+    for (int i = 0; i < UP_FIGURE_COUNT; i++) {
+        const char *field = (const char *)machine + figures[i].field;
+        plain->of[i] = figures[i].whole ? (double)*(const int64_t *)field : *(const double *)field;
+    }
+}
+
+void up_machine_of_figures(const struct up_figures *plain, struct up_machine *machine)
+{
+    *machine = (struct up_machine){0};
+    memcpy(machine->name, plain->name, sizeof machine->name);
+    for (int i = 0; i < UP_FIGURE_COUNT; i++) set_figure(machine, &figures[i], plain->of[i]);
+}
 
 static const struct figure *figure_of(const char *name)
 {
@@ -57,17 +100,13 @@ static enum up_status read_figure(const struct figure *figure, const json_t *ent
 {
     const json_t *value = json_object_get(entry, "value");
     double number = json_is_number(value) ? json_number_value(value) : -1;
-    char *field = (char *)machine + figure->field;
     if (!json_is_string(json_object_get(entry, "source")) || !(number > 0) || !(number < 0x1p60))
         return up_fail(
             err, UP_USAGE,
             "--machine %s: %s: expected {\"value\": a positive number, \"source\": where it "
             "is from}",
             source, figure->name);
-    if (figure->whole)
-        *(int64_t *)field = (int64_t)number;
-    else
-        *(double *)field = number;
+    set_figure(machine, figure, number);
     return UP_OK;
 }
 
@@ -151,11 +190,35 @@ out:
     return rc;
 }
 
+bool up_machine_built_in(const char *name)
+{
+    const struct up_embedded *e = up_machine_files;
+    while (e->name && strcmp(e->name, name) != 0) e++;
+    return e->name != NULL;
+}
+
 enum up_status up_machine_find(const char *name, struct up_machine *machine, struct up_error *err)
 {
     for (const struct up_embedded *e = up_machine_files; e->name; e++)
         if (!strcmp(e->name, name)) return read_text(e->text, strlen(e->text), name, machine, err);
     return read_file(name, machine, err);
+}
+
+void up_machine_take_json(struct up_machine *machine, const json_t *object)
+{
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name) snprintf(machine->name, sizeof machine->name, "%s", name);
+    for (int i = 0; i < UP_COUNT(figures); i++) {
+        const json_t *value = json_object_get(object, figures[i].name);
+        double number = json_is_number(value) ? json_number_value(value) : -1;
+        bool sensible = number < 0x1p60 && (figures[i].required ? number > 0 : number >= 0);
+        if (!sensible) continue;
+        char *field = (char *)machine + figures[i].field;
+        if (figures[i].whole)
+            *(int64_t *)field = (int64_t)number;
+        else
+            *(double *)field = number;
+    }
 }
 
 char *up_machine_json(const struct up_machine *machine)
@@ -171,4 +234,31 @@ char *up_machine_json(const struct up_machine *machine)
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(root);
     return text;
+}
+
+enum up_status up_figures_find(const char *name, struct up_figures *plain, struct up_error *err)
+{
+    struct up_machine machine;
+    enum up_status rc = up_machine_find(name, &machine, err);
+    if (rc == UP_OK) up_machine_figures(&machine, plain);
+    return rc;
+}
+
+enum up_status up_figures_stored(const char *json, struct up_figures *plain, bool *found,
+                                 struct up_error *err)
+{
+    json_error_t error;
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    if (!root && json_error_code(&error) == json_error_out_of_memory)
+        return up_fail(err, UP_FAILED, "out of host memory");
+    const char *name = json_string_value(json_object_get(root, "name"));
+    bool read = name && *name && strlen(name) < sizeof plain->name;
+    if (read) strcpy(plain->name, name);
+    for (int i = 0; read && i < UP_FIGURE_COUNT; i++) {
+        plain->of[i] = json_number_value(json_object_get(root, figures[i].name));
+        read = plain->of[i] >= (figures[i].required ? 0x1p-60 : 0) && plain->of[i] < 0x1p60;
+    }
+    json_decref(root);
+    *found = read;
+    return UP_OK;
 }

@@ -23,6 +23,12 @@ const struct up_option up_train_option_table[] = {
      .value = "N",
      .min = 1,
      .help = "only the first N blocks"},
+    {.name = "active-layers",
+     .kind = UP_OPTION_INTEGER,
+     .field = FIELD(active_layers),
+     .value = "N",
+     .min = 1,
+     .help = "for measuring: the state of all blocks is there, only the first N are computed"},
     {.name = "data",
      .kind = UP_OPTION_TEXT,
      .field = FIELD(data),
@@ -88,7 +94,7 @@ const struct up_option up_train_option_table[] = {
      .field = FIELD(machine),
      .fallback = "generic",
      .value = "NAME|FILE",
-     .help = "with --device dry: the machine to forecast"},
+     .help = "whose figures forecasts are made with; with --device dry, what must fit it, too"},
     {.name = "threads",
      .kind = UP_OPTION_INTEGER,
      .field = FIELD(threads),
@@ -223,11 +229,16 @@ const struct up_option up_train_option_table[] = {
      .field = FIELD(memory_limit),
      .value = "SIZE",
      .min = 1,
-     .help = "device memory beyond this fails"},
+     .help = "of the device's memory only so much is to be had"},
+    {.name = "output",
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(output),
+     .value = "FILE",
+     .help = "of upipe-train bench: the machine file to write, for --machine"},
     {.name = "no-admission",
      .kind = UP_OPTION_FLAG,
      .field = FIELD(no_admission),
-     .help = "start even where the forecast does not fit (there is no admission yet)"},
+     .help = "start even where the forecast does not fit"},
 
     {.group = "Optimizer (AdamW)",
      .name = "lr",
@@ -453,7 +464,7 @@ static int64_t layers_of(const struct up_counted *counted, int64_t layers)
 
 static void resolve_techniques(const struct up_train_options *o, int rung, struct up_config *config)
 {
-    int64_t layers = config->model.layers;
+    int64_t layers = up_config_layers(config);
     bool offload = or_else(o->offload.choice, rung >= RUNG_OFFLOAD);
     config->fsdp = or_else(o->fsdp, rung >= RUNG_FSDP);
     config->optimizer_host = o->optimizer == 1;
@@ -477,6 +488,12 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
         (struct up_config){.seq = options->seq, .batch = options->batch, .accum = options->accum};
     UP_TRY(resolve_kind(options, config, err));
     UP_TRY(resolve_model(options, &config->model, folder, err));
+    if (options->active_layers > config->model.layers)
+        UP_TRY(up_fail(err, UP_USAGE, "--active-layers %lld: %s has %lld layers",
+                       (long long)options->active_layers, config->model.name,
+                       (long long)config->model.layers));
+    config->active_layers =
+        options->active_layers < config->model.layers ? options->active_layers : 0;
     UP_TRY(resolve_ranks(options, rung, config, err));
     resolve_techniques(options, rung, config);
     if (up_train_device(options) != UP_DEVICE_CPU && options->chaos)
@@ -495,11 +512,12 @@ out:
 
 void up_train_options_settle(struct up_train_options *options, const struct up_config *config)
 {
-    bool some =
-        config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < config->model.layers;
-    bool some_offload = config->offload_layers && config->offload_layers < config->model.layers;
+    int64_t layers = up_config_layers(config);
+    bool some = config->checkpoint == UP_CHECKPOINT_ATTN && config->attn_layers < layers;
+    bool some_offload = config->offload_layers && config->offload_layers < layers;
     options->model = model_name(options);
     options->layers = config->model.layers;
+    options->active_layers = config->active_layers;
     options->as = config->as == UP_DEVICE_CUDA;
     options->dtype = config->dtype == UP_BF16;
     options->ranks = up_config_ranks(config);

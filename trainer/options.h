@@ -15,7 +15,9 @@ struct up_train_options {
     const char *model; // NULL when not given: that of the save to be resumed, else "tiny"
     const char *data, *trace, *json_log, *machine;
     const char *save, *resume; // NULL when not given
+    const char *output;        // of bench: NULL when not given
     int64_t layers;            // 0: all
+    int64_t active_layers;     // 0: all of them
     int64_t seq, batch, steps, seed, threads, chaos;
     int trace_level;                    // enum up_trace_level
     int data_format, device, dtype, as; // dtype and as: -1 when not given

@@ -1,14 +1,7 @@
 #include "trainer/plan.h"
 #include "ops/rehearsal.h"
+#include "trainer/dry_rank.h"
 #include "trainer/machine.h"
-#include "trainer/step.h"
-
-static enum up_status dry_step(struct up_trainer *trainer, struct up_error *err)
-{
-    static const struct up_hyper hyper = {0};
-    struct up_step_result result;
-    return up_trainer_step(trainer, 0, 1, &hyper, &result, err);
-}
 
 // The rehearsal takes place where the step's tensors will lie.
 static void make_room(struct up_trainer_plan *plan)
@@ -22,35 +15,21 @@ enum up_status up_trainer_plan(const struct up_config *config, int rank,
 {
     enum up_status rc = UP_OK;
     struct up_machine machine;
-    struct up_comm *world = NULL, *cp = NULL;
     struct up_step_lives lives = {0};
-    struct up_rank dry_rank = {0};
-    struct up_trainer trainer = {0};
-    struct up_device *device = NULL;
+    struct up_dry_rank dry = {0};
     *plan = (struct up_trainer_plan){0};
     UP_TRY(up_machine_find("generic", &machine, err));
-    device = up_device_dry_create(config->as, &machine, err);
-    if (!device) UP_TRY(err->status);
-    UP_TRY(up_comm_dry_create((int)up_config_ranks(config), rank, &world, err));
-    UP_TRY(up_comm_dry_create((int)config->cp, (int)up_config_cp_rank(config, rank), &cp, err));
-    UP_TRY(up_rank_init(&dry_rank, rank, device, NULL, NULL, err));
-    UP_TRY(up_trainer_init(&trainer, &dry_rank, config, world, cp, err));
-    up_rank_record_lives(&dry_rank, &lives);
-    if (config->as == UP_DEVICE_CUDA) {
-        dry_rank.rehearsal = plan->rehearsal = up_rehearsal_create();
-        if (!plan->rehearsal) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    }
-    UP_TRY(dry_step(&trainer, err));
-    UP_TRY(up_step_plan_make(&dry_rank, &lives, &plan->step, err));
-    if (plan->rehearsal) make_room(plan);
-    plan->layer_s = trainer.longest_s;
+    UP_TRY(up_dry_rank_open(&dry, config, &machine, rank, true, err));
+    up_rank_record_lives(&dry.rank, &lives);
+    UP_TRY(up_dry_rank_step(&dry, 0, err));
+    UP_TRY(up_step_plan_make(&dry.rank, &lives, &plan->step, err));
+    plan->rehearsal = dry.rehearsal;
+    dry.rehearsal = NULL;
+    if (config->as == UP_DEVICE_CUDA) make_room(plan);
+    plan->layer_s = dry.trainer.longest_s;
 out:
-    up_trainer_release(&trainer);
-    if (dry_rank.device) up_rank_release(&dry_rank);
+    up_dry_rank_close(&dry);
     up_step_lives_release(&lives);
-    up_comm_destroy(cp);
-    up_comm_destroy(world);
-    up_device_destroy(device);
     return rc;
 }
 

@@ -9,7 +9,7 @@
 /* What a dry run of one step tells before the real one. */
 struct up_trainer_plan {
     struct up_step_plan step;
-    struct up_rehearsal *rehearsal; // of what libraries do at first use; NULL unless for cuda
+    struct up_rehearsal *rehearsal; // of what libraries do at first use, on cuda
     double layer_s; // what the longest layer takes on an accelerator of no particular make
 };
 

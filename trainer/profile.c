@@ -1,6 +1,7 @@
 #include "trainer/profile.h"
 
 #if UPIPE_CUPTI
+#include "device/cuda/cuda.h"
 #include "profiler/cuda/watcher.h"
 #endif
 
@@ -35,8 +36,10 @@ static enum up_status attach(struct up_profile *profile, const struct up_group *
                              struct up_recorder *recorder, struct up_error *err)
 {
 #if UPIPE_CUPTI
-    for (int i = 0; i < group->count; i++)
-        up_watcher_add(profile->watcher, i, i, group->seat[i].device);
+    for (int i = 0; i < group->count; i++) {
+        struct up_device *device = group->seat[i].device;
+        up_watcher_add(profile->watcher, up_device_cuda_index(device), group->first + i, device);
+    }
     return up_watcher_attach(profile->watcher, recorder, err);
 #else
     (void)profile;
@@ -50,7 +53,8 @@ static enum up_status attach(struct up_profile *profile, const struct up_group *
 enum up_status up_profile_attach(struct up_profile *profile, const struct up_group *group,
                                  struct up_recorder *recorder, struct up_error *err)
 {
-    for (int i = 0; i < group->count; i++) up_recorder_device(recorder, i, group->seat[i].device);
+    for (int i = 0; i < group->count; i++)
+        up_recorder_device(recorder, group->first + i, group->seat[i].device);
     return profile ? attach(profile, group, recorder, err) : UP_OK;
 }
 

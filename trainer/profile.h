@@ -10,8 +10,8 @@ struct up_profile;
 /* Before devices are made. *profile is NULL where nothing is to be looked at. */
 enum up_status up_profile_open(const struct up_train_options *options, struct up_profile **profile,
                                struct up_error *err);
-/* Once devices are made and the recorder knows its ranks, which are the seats' numbers; before both
- * start. `profile` may be NULL: then devices are asked for their use alone. */
+/* Once devices are made and the recorder knows the seats' ranks; before both start. `profile` may
+ * be NULL: then devices are asked for their use alone. */
 enum up_status up_profile_attach(struct up_profile *profile, const struct up_group *group,
                                  struct up_recorder *recorder, struct up_error *err);
 /* On the rank's thread: what it does from now on is this rank's; NULL: nobody's. */

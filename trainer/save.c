@@ -87,7 +87,7 @@ static enum up_status open_dir(struct up_saver *saver, struct up_error *err)
 }
 
 enum up_status up_saver_open(struct up_saver *saver, const struct up_train_options *options,
-                             const struct up_config *config, int64_t steps_done,
+                             const struct up_config *config, int64_t steps_done, bool leads,
                              struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -95,7 +95,7 @@ enum up_status up_saver_open(struct up_saver *saver, const struct up_train_optio
     char name[UP_SAVE_NAME];
     *saver = (struct up_saver){
         .dir = saves ? options->save : NULL, .options = options, .config = config, .fd = -1};
-    if (!saves) return UP_OK;
+    if (!saves || !leads) return UP_OK;
     UP_TRY(open_dir(saver, err));
     int64_t newest = up_save_newest(saver->dir);
     if (newest > steps_done)

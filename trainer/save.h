@@ -27,16 +27,17 @@ struct up_saver {
     const char *dir; // NULL: the run does not save
     const struct up_train_options *options;
     const struct up_config *config;
-    int fd;       // of the directory, locked against other runs
+    int fd;       // of the directory, locked against other runs; -1 where rank 0 is elsewhere
     bool created; // by this run
 };
 
 /* Checks that saves after `steps_done` steps can go to --save's directory, which is made if it is
- * not there; without --save, and on dry, the run does not save. What is given outlives the saver.
- * UP_USAGE: no directory that can be written, another run saves there, or it holds saves beyond
- * `steps_done`, which are another training's. */
+ * not there; without --save, and on dry, the run does not save. Of several processes, which share
+ * the directory, only rank 0's (`leads`) looks at it, and holds it. What is given outlives the
+ * saver. UP_USAGE: no directory that can be written, another run saves there, or it holds saves
+ * beyond `steps_done`, which are another training's. */
 enum up_status up_saver_open(struct up_saver *saver, const struct up_train_options *options,
-                             const struct up_config *config, int64_t steps_done,
+                             const struct up_config *config, int64_t steps_done, bool leads,
                              struct up_error *err);
 /* A directory that was made, and into which nothing was saved, is taken away. */
 void up_saver_close(struct up_saver *saver);

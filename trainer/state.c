@@ -1,4 +1,5 @@
 #include "trainer/state.h"
+#include "mem/arena.h"
 #include "ops/ops.h"
 
 enum { STAGING_ELEMENTS = 1 << 22 }; // 16 MiB
@@ -63,6 +64,14 @@ static enum up_status move_all(struct up_units *units, enum up_state_kind kind, 
 out:
     up_free(rank, &staging);
     return rc;
+}
+
+int64_t up_state_device_staging(const struct up_units *units)
+{
+    int64_t most = 0;
+    for (int i = 0; i < units->count && units->config->optimizer_host; i++)
+        most = up_max(most, up_min(STAGING_ELEMENTS, units->unit[i].share));
+    return up_ceil_div(most * (int64_t)sizeof(float), UP_ARENA_ALIGN) * UP_ARENA_ALIGN;
 }
 
 // --optimizer host: the device's shares in the compute dtype, from the host's weights.

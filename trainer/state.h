@@ -29,4 +29,8 @@ enum up_status up_state_randomise(struct up_units *units, uint64_t seed, struct 
 enum up_status up_state_load(struct up_units *units, struct up_weights *weights,
                              struct up_error *err);
 
+/* Device memory that filling takes beside the state, once: the arena of what outlives steps ends
+ * above it. A multiple of the arena's alignment. */
+int64_t up_state_device_staging(const struct up_units *units);
+
 #endif

@@ -144,7 +144,7 @@ void up_step_progress(struct up_trainer *trainer, double amount)
     trainer->progress_done += amount;
     if (trainer->progress && !up_rank_failed(rank))
         trainer->progress->tell(trainer->progress, trainer->progress_done,
-                                (double)(3 * config->model.layers * config->accum));
+                                (double)(3 * up_config_layers(config) * config->accum));
     if (trainer->stop && *trainer->stop) up_rank_fail(rank, UP_FAILED, "interrupted");
     // One that fails would leave the others waiting for it; one whose group has failed need not go
     // on.
@@ -181,7 +181,7 @@ static struct up_tensor *forward(struct up_trainer *trainer, const struct up_ten
     rank->phase = UP_PHASE_FORWARD;
     up_range_begin(rank, "forward", UP_NO_LAYER);
     struct up_tensor *x = up_embed_forward(trainer, tokens);
-    for (int64_t layer = 0; layer < trainer->config->model.layers; layer++)
+    for (int64_t layer = 0; layer < up_config_layers(trainer->config); layer++)
         x = up_block_forward(trainer, layer, x);
     // A step without a target that counts has no loss, and its gradients are zero.
     up_loss(trainer, x, tokens, counted ? 1.0 / (double)counted : 0);
@@ -196,7 +196,7 @@ static void backward(struct up_trainer *trainer, struct up_tensor *d,
     rank->phase = UP_PHASE_BACKWARD;
     up_range_begin(rank, "backward", UP_NO_LAYER);
     up_retag(rank, d, UP_TAG(CHECKPOINT, "dx"), d->shape);
-    for (int64_t layer = trainer->config->model.layers - 1; layer >= 0; layer--)
+    for (int64_t layer = up_config_layers(trainer->config) - 1; layer >= 0; layer--)
         up_block_backward(trainer, layer, d);
     up_embed_backward(trainer, tokens, d);
     up_range_end(rank);
@@ -205,12 +205,14 @@ static void backward(struct up_trainer *trainer, struct up_tensor *d,
 static void micro_batch(struct up_trainer *trainer, int64_t a, int64_t counted)
 {
     struct up_rank *rank = trainer->rank;
+    int64_t begin = rank->device->ops->clock_ns(rank->device);
     rank->phase = UP_PHASE_FORWARD;
     struct up_tensor *tokens = load_tokens(trainer, a);
     struct up_tensor *d = forward(trainer, tokens, counted);
     backward(trainer, d, tokens);
     up_free(rank, &d);
     up_free(rank, &tokens);
+    trainer->micro_batch_ns = rank->device->ops->clock_ns(rank->device) - begin;
 }
 
 /* --- A step

@@ -70,6 +70,8 @@ struct up_trainer {
     uint64_t ticks_given;
     double longest_s; // by the device's clock, between two of them; for forecasts
     int64_t last_tick_ns;
+    int64_t
+        micro_batch_ns; // how long the step's last one took, by the device's clock; for forecasts
     volatile const int *stop; // set from outside: the step ends early, as failed; may be NULL
 };
 

@@ -1,10 +1,13 @@
 #include "trainer/train.h"
 #include "model/data.h"
 #include "profiler/recorder.h"
+#include "trainer/admission.h"
+#include "trainer/advisor.h"
 #include "trainer/group.h"
 #include "trainer/log.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
+#include "trainer/predict.h"
 #include "trainer/profile.h"
 #include "trainer/resume.h"
 #include "trainer/save.h"
@@ -19,14 +22,16 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HANG_LEAST_S = 60, END_ANYWAY_S = 20 };
+// END_ANYWAY_S after the ranks have ended, ABORTED_END_S after the first has failed.
+enum { HANG_LEAST_S = 60, END_ANYWAY_S = 20, ABORTED_END_S = 40 };
 
 struct run;
 
 // One rank: a thread with all that is its own.
 struct member {
     struct run *run;
-    int number;
+    int number; // of the rank, among all
+    int place;  // in this process
     struct up_seat *seat;
     struct up_trace *trace; // the recorder's; NULL without --trace
     struct up_rank rank;
@@ -41,9 +46,12 @@ struct member {
 // Everything a run holds, in the order in which it is opened.
 struct run {
     const struct up_train_options *options;
+    const struct up_launch *launch;
     volatile const int *stop;
     struct up_config config;
-    struct up_machine machine; // dry only
+    struct up_machine machine; // its rates are for forecasts
+    struct up_limits limits;
+    struct up_forecaster *forecaster;
     struct up_data *data;
     struct up_weights *weights;
     struct up_resume resume;
@@ -61,6 +69,55 @@ struct run {
 static bool is_dry(const struct run *run)
 {
     return up_train_device(run->options) == UP_DEVICE_DRY;
+}
+
+// Who speaks for the run.
+static bool leads(const struct run *run)
+{
+    return run->launch->process == 0;
+}
+
+/* --- Ending at all costs -----------------------------------------------------------------------
+ */
+
+// A GPU that has failed can keep its libraries from ever ending, and so can a process that does not
+// come when ranks first meet: then the process ends without them.
+struct last_words {
+    unsigned seconds;
+    char why[1024];
+};
+
+static void *end_anyway(void *argument)
+{
+    const struct last_words *last = argument;
+    sleep(last->seconds);
+    fprintf(
+        stderr,
+        "upipe-train: %s\nupipe-train: the GPUs do not come to an end after this failure: ending "
+        "without them\n",
+        last->why);
+    _exit(UP_FAILED);
+}
+
+// What is given to the thread stays until the process ends, which is soon.
+static void end_within(const struct run *run, unsigned seconds, const char *why)
+{
+    pthread_t thread;
+    if (run->group.kind != UP_DEVICE_CUDA) return;
+    struct last_words *last = malloc(sizeof *last);
+    if (!last) return;
+    last->seconds = seconds;
+    snprintf(last->why, sizeof last->why, "%s", why);
+    if (pthread_create(&thread, NULL, end_anyway, last))
+        free(last);
+    else
+        pthread_detach(thread);
+}
+
+// A process has given up or died, and all ranks of all processes are to end.
+static void on_abort(void *context, const char *reason)
+{
+    end_within(context, ABORTED_END_S, reason);
 }
 
 /* --- Opening ------------------------------------------------------------------------------------
@@ -87,10 +144,8 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
     bool folder = false;
     UP_TRY(up_train_options_resolve(options, &run->config, &folder, err));
     if (resumed) UP_TRY(up_resume_check(&run->resume, &run->config, err));
-    if (is_dry(run)) {
-        UP_TRY(up_machine_find(options->machine, &run->machine, err));
-        goto out;
-    }
+    UP_TRY(up_machine_find(options->machine, &run->machine, err));
+    if (is_dry(run)) goto out;
     if (!options->data)
         UP_TRY(up_fail(err, UP_USAGE, "--data: expected a file to train on (or --device dry)"));
     UP_TRY(up_data_open(options->data, (enum up_data_format)options->data_format, options->seq,
@@ -106,13 +161,43 @@ out:
 static enum up_status open_members(struct run *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    UP_TRY(up_group_open(&run->group, run->options, &run->config, &run->machine, err));
+    struct up_group_place place = {.launch = run->launch,
+                                   .steps_done = run->resume.steps,
+                                   .stop = run->stop,
+                                   .aborted = on_abort,
+                                   .context = run};
+    UP_TRY(up_group_open(&run->group, run->options, &run->config, &run->machine, &place, err));
     run->members = calloc((size_t)run->group.count, sizeof *run->members);
     run->ticks = calloc((size_t)run->group.count, sizeof *run->ticks);
     if (!run->members || !run->ticks) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     run->count = run->group.count;
     for (int i = 0; i < run->count; i++)
-        run->members[i] = (struct member){.run = run, .number = i, .seat = &run->group.seat[i]};
+        run->members[i] = (struct member){
+            .run = run, .number = run->group.first + i, .place = i, .seat = &run->group.seat[i]};
+out:
+    return rc;
+}
+
+// What does not fit is not started. A forecast of it is made all the same, and the lack told.
+static enum up_status admit(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct up_train_options *options = run->options;
+    struct up_admission admission;
+    run->limits = up_admission_limits(options, run->group.seat[0].device->capacity[UP_SPACE_DEVICE],
+                                      &run->machine);
+    run->forecaster = up_forecaster_create(&run->machine, 0);
+    if (!run->forecaster) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (options->no_admission) return UP_OK;
+    UP_TRY(up_admission_check(run->forecaster, &run->config, &run->limits, !is_dry(run), &admission,
+                              err));
+    if (admission.fits) return UP_OK;
+    if (!is_dry(run)) rc = up_fail(err, UP_FAILED, "does not fit %s", admission.lack);
+    fprintf(stderr, "upipe-train: does not fit %s\n", admission.lack);
+    if (*admission.dominant) fprintf(stderr, "  %s\n", admission.dominant);
+    fprintf(stderr, "  %s\n", admission.way_out);
+    if (rc)
+        snprintf(err->text, sizeof err->text, "not started (--no-admission starts all the same)");
 out:
     return rc;
 }
@@ -159,8 +244,7 @@ static char *config_text(const struct run *run)
     failed |= json_object_set_new(root, "options", options_json(&settled));
     failed |= json_object_set_new(root, "attention",
                                   json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
-    if (is_dry(run))
-        failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
+    failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);
     return text;
@@ -168,8 +252,8 @@ static char *config_text(const struct run *run)
 
 // Name=value pairs with storage for the values.
 struct facts {
-    struct up_store_meta entry[24];
-    char value[24][64];
+    struct up_store_meta entry[32];
+    char value[32][64];
     int count;
 };
 
@@ -216,6 +300,8 @@ static bool collect_facts(const struct run *run, const char *command, const char
     add_text(facts, "as", up_device_kind_names[c->as]);
     add_text(facts, "dtype", up_dtype_names[c->dtype]);
     add_number(facts, "ranks", up_config_ranks(c));
+    add_number(facts, "process", run->launch->process);
+    add_number(facts, "processes", run->launch->processes);
     add_number(facts, "cp", c->cp);
     add_number(facts, "dp", c->dp);
     add_number(facts, "seq_len", c->seq);
@@ -224,6 +310,32 @@ static bool collect_facts(const struct run *run, const char *command, const char
     add_number(facts, "parameters", up_model_parameters(&c->model));
     add_number(facts, "steps_planned", run->options->steps - run->resume.steps);
     return true;
+}
+
+static void store_prediction(const struct run *run, const struct up_config *config,
+                             const struct up_forecast *forecast)
+{
+    char options[UP_CHANGE_TEXT];
+    if (forecast->beyond) return;
+    struct up_store_prediction prediction =
+        up_predict(&run->config, config, forecast, options, sizeof options);
+    up_recorder_predict(run->recorder, &prediction);
+}
+
+// The run's own forecast, and those of its neighbours: for the next run to be held against.
+static enum up_status predict(struct run *run, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct up_forecast *own;
+    struct up_ladder_line lines[UP_TECHNIQUE_COUNT];
+    int count = 0;
+    UP_TRY(up_forecaster_ask(run->forecaster, &run->config, UP_FORECAST_PLACED, &own, err));
+    store_prediction(run, &run->config, own);
+    UP_TRY(up_advise_ladder(run->forecaster, &run->config, lines, &count, err));
+    for (int i = 0; i < count; i++)
+        store_prediction(run, &lines[i].to.config, lines[i].to.forecast);
+out:
+    return rc;
 }
 
 static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
@@ -240,11 +352,12 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
         struct member *member = &run->members[i];
         int64_t capacity = is_dry(run) ? run->machine.device_bytes
                                        : member->seat->device->capacity[UP_SPACE_DEVICE];
-        member->trace = up_recorder_add_rank(run->recorder, i, member->seat->device->name,
-                                             capacity ? capacity : -1);
+        member->trace = up_recorder_add_rank(run->recorder, member->number,
+                                             member->seat->device->name, capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     }
     UP_TRY(up_profile_attach(run->profile, &run->group, run->recorder, err));
+    UP_TRY(predict(run, err));
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
     free(config);
@@ -255,11 +368,15 @@ static void say_hello(const struct run *run)
 {
     const struct up_config *c = &run->config;
     char seq[UP_UNITS_TEXT];
-    printf("%s: %.4g M parameters, %s on %s, %lld rank%s (cp %lld, dp %lld), %lld x %s tokens a "
+    char processes[32] = "";
+    if (!leads(run)) return;
+    if (run->launch->processes > 1)
+        snprintf(processes, sizeof processes, " in %d processes", run->launch->processes);
+    printf("%s: %.4g M parameters, %s on %s, %lld rank%s%s (cp %lld, dp %lld), %lld x %s tokens a "
            "step\n",
            c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
            run->group.seat[0].device->name, (long long)up_config_ranks(c),
-           up_config_ranks(c) > 1 ? "s" : "", (long long)c->cp, (long long)c->dp,
+           up_config_ranks(c) > 1 ? "s" : "", processes, (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
     if (run->resume.folder)
         printf("resumed: %s, %lld of %lld steps are done\n", run->resume.folder,
@@ -281,8 +398,10 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
     const struct up_train_options *options = run->options;
     UP_TRY(up_profile_open(options, &run->profile, err));
     UP_TRY(open_members(run, err));
-    UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, err));
+    UP_TRY(admit(run, err));
+    UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, leads(run), err));
     UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
+    UP_TRY(up_group_meet(&run->group, err)); // nothing is wrong in any process
     UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));
 out:
@@ -293,18 +412,11 @@ out:
 /* --- One rank ------------------------------------------------------------------------------------
  */
 
-// Nobody is to wait for this rank any more.
-static void abort_groups(struct member *member, const char *reason)
-{
-    if (member->seat->world) up_comm_abort(member->seat->world, reason);
-    if (member->seat->cp) up_comm_abort(member->seat->cp, reason);
-}
-
 // Everybody ends: nobody is to wait for a rank that does not come.
 static void on_hang(void *context, const char *reason)
 {
     struct run *run = context;
-    for (int i = 0; i < run->count; i++) abort_groups(&run->members[i], reason);
+    up_group_abort(&run->group, reason);
 }
 
 static enum up_status start(struct member *member, struct up_error *err)
@@ -312,7 +424,10 @@ static enum up_status start(struct member *member, struct up_error *err)
     enum up_status rc = UP_OK;
     struct run *run = member->run;
     struct up_trainer *trainer = &member->trainer;
-    const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] = run->options->memory_limit};
+    // A forecast of what does not fit is whole; --no-admission has it end where the run would.
+    bool limited = !is_dry(run) || run->options->no_admission;
+    const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] =
+                                                limited ? run->options->memory_limit : 0};
     struct up_device *device = member->seat->device;
     up_device_bind(device);
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
@@ -320,7 +435,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     // What setting up takes and no library has been named for is the context's.
     struct up_bracket all = up_bracket_since_made(&member->rank);
     struct up_bracket joining = up_bracket_begin(&member->rank);
-    UP_TRY(up_group_join(&run->group, member->number, err));
+    UP_TRY(up_group_join(&run->group, member->seat, err));
     up_bracket_end(&member->rank, &joining, "nccl");
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
                            member->seat->cp, err));
@@ -332,14 +447,15 @@ static enum up_status start(struct member *member, struct up_error *err)
         UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
         UP_TRY(up_rank_use_plan(&member->rank, &member->plan.step, err));
     }
-    if (!is_dry(run)) run->ticks[member->number] = up_trainer_ticks(trainer);
+    if (!is_dry(run)) run->ticks[member->place] = up_trainer_ticks(trainer);
     UP_TRY(up_group_prepare(&run->group, &member->rank, member->plan.rehearsal, err));
     up_bracket_end(&member->rank, &all, "context");
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
-    if (member->number == 0 && run->group.kind == UP_DEVICE_CUDA) {
+    if (member->place == 0 && run->group.kind == UP_DEVICE_CUDA) {
         double limit_s = fmax(5 * member->plan.layer_s, HANG_LEAST_S);
-        run->watch = up_watch_start(run->ticks, run->count, limit_s, on_hang, run, err);
+        run->watch =
+            up_watch_start(run->ticks, member->number, run->count, limit_s, on_hang, run, err);
         if (!run->watch) UP_TRY(err->status);
     }
 out:
@@ -465,6 +581,17 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
     return UP_OK;
 }
 
+// The others are not to wait for this rank. One that has not joined them yet can only tell other
+// processes.
+static void give_up(struct member *member, const char *reason)
+{
+    struct run *run = member->run;
+    if (run->group.peers)
+        up_group_abort(&run->group, reason);
+    else
+        up_seat_abort(member->seat, reason);
+}
+
 // A rank's whole life on its thread. One that fails ends the others.
 static void *run_member(void *argument)
 {
@@ -477,11 +604,9 @@ static void *run_member(void *argument)
         UP_TRY(save_if_due(member, step + 1, err));
     }
 out:
-    if (rc) {
-        abort_groups(member, err->text);
-    }
-    if (member->run->ticks[member->number])
-        atomic_store(member->run->ticks[member->number], UP_WATCH_DONE);
+    if (rc) give_up(member, err->text);
+    if (member->run->ticks[member->place])
+        atomic_store(member->run->ticks[member->place], UP_WATCH_DONE);
     up_profile_bind(member->run->profile, NULL);
     up_trace_close(member->trace);
     member->status = rc;
@@ -498,7 +623,7 @@ static enum up_status run_members(struct run *run, struct up_error *err)
         if (!pthread_create(&member->thread, NULL, run_member, member)) continue;
         rc =
             up_fail(err, UP_FAILED, "cannot start a thread for rank %d of %d", started, run->count);
-        abort_groups(&run->members[0], err->text);
+        up_group_abort(&run->group, err->text);
         for (int i = started; i < run->count; i++) up_trace_close(run->members[i].trace);
         break;
     }
@@ -526,7 +651,7 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
                                            : "failed",
                            &error))
         fprintf(stderr, "upipe-train: the trace is not whole: %s\n", error.text);
-    else
+    else if (leads(run))
         printf("trace: %s (explained by: upipe-report %s)\n", run->options->trace,
                run->options->trace);
 }
@@ -552,6 +677,7 @@ static void close_run(struct run *run)
     for (int i = 0; i < run->count; i++) close_member(&run->members[i]);
     free(run->members);
     free((void *)run->ticks);
+    up_forecaster_destroy(run->forecaster);
     up_group_close(&run->group);
     up_log_release(&run->log);
     up_saver_close(&run->saver);
@@ -560,48 +686,55 @@ static void close_run(struct run *run)
     up_data_close(run->data);
 }
 
-// A GPU that has failed can keep its libraries from ever ending: then the process ends without
-// them.
-static void *end_anyway(void *unused)
+// What each process has of its own: a trace, and for process 0 alone a log.
+static enum up_status own_options(struct up_train_options *own, const struct up_launch *launch,
+                                  char **trace, struct up_error *err)
 {
-    (void)unused;
-    sleep(END_ANYWAY_S);
-    fputs("upipe-train: the GPUs do not come to an end after a failure: ending without them\n",
-          stderr);
-    _exit(UP_FAILED);
+    if (launch->process > 0) own->json_log = NULL;
+    if (!own->trace) return UP_OK;
+    own->trace = *trace = up_launch_trace_path(launch, own->trace);
+    return *trace ? UP_OK : up_fail(err, UP_FAILED, "out of host memory");
 }
 
-static void insist_on_ending(const struct run *run, const struct up_error *why)
+static enum up_status say_done(const struct run *run)
 {
-    pthread_t thread;
-    if (run->group.kind != UP_DEVICE_CUDA) return;
-    fprintf(stderr, "upipe-train: %s\n", why->text);
-    if (!pthread_create(&thread, NULL, end_anyway, NULL)) pthread_detach(thread);
+    if (leads(run))
+        printf("nothing to do: %lld steps are done, --steps is %lld\n",
+               (long long)run->resume.steps, (long long)run->options->steps);
+    return UP_OK;
 }
 
-enum up_status up_train(const struct up_train_options *options, const char *command,
-                        volatile const int *stop, struct up_error *err)
+static enum up_status train(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    UP_TRY(open_inputs(run, err));
+    if (run->resume.steps >= run->options->steps) return say_done(run);
+    UP_TRY(open_run(run, command, err));
+    say_hello(run);
+    UP_TRY(run_members(run, err));
+out:
+    return rc;
+}
+
+enum up_status up_train(const struct up_train_options *options, const struct up_launch *launch,
+                        const char *command, volatile const int *stop, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    char *trace = NULL;
     struct up_train_options own = *options;
-    struct run run = {.options = &own, .stop = stop, .log = {.json_fd = -1}};
+    struct run run = {.options = &own, .launch = launch, .stop = stop, .log = {.json_fd = -1}};
+    UP_TRY(own_options(&own, launch, &trace, err));
     if (own.resume) {
         UP_TRY(up_resume_find(&run.resume, own.resume, err));
         own.resume = run.resume.folder;
     }
-    UP_TRY(open_inputs(&run, err));
-    if (run.resume.steps >= own.steps) {
-        printf("nothing to do: %lld steps are done, --steps is %lld\n", (long long)run.resume.steps,
-               (long long)own.steps);
-        goto out;
-    }
-    UP_TRY(open_run(&run, command, err));
-    say_hello(&run);
-    UP_TRY(run_members(&run, err));
+    UP_TRY(train(&run, command, err));
 out:
-    if (rc) insist_on_ending(&run, err);
+    if (rc) up_group_abort(&run.group, err->text);
+    if (rc) end_within(&run, END_ANYWAY_S, err->text);
     close_trace(&run, rc, err);
     up_profile_close(run.profile);
     close_run(&run);
+    free(trace);
     return rc;
 }

@@ -12,7 +12,7 @@ struct up_watch {
     bool stop;
     atomic_bool paused;
     _Atomic uint64_t *const *counters;
-    int count;
+    int first, count; // ranks
     double limit_s;
     void (*hung)(void *context, const char *reason);
     void *context;
@@ -38,7 +38,8 @@ static void tell(const struct up_watch *watch, uint64_t least, double seconds)
     for (int i = 0; i < watch->count && listed < 16; i++)
         if (atomic_load(watch->counters[i]) == least) {
             size_t used = strlen(ranks);
-            snprintf(ranks + used, sizeof ranks - used, "%s%d", listed++ ? ", " : "", i);
+            snprintf(ranks + used, sizeof ranks - used, "%s%d", listed++ ? ", " : "",
+                     watch->first + i);
         }
     snprintf(text, sizeof text,
              "hung: no rank has got on for %.0f s, five times what the longest layer should take; "
@@ -83,13 +84,14 @@ static void *run(void *argument)
     return NULL;
 }
 
-struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int count, double limit_s,
-                                void (*hung)(void *context, const char *reason), void *context,
-                                struct up_error *err)
+struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int first, int count,
+                                double limit_s, void (*hung)(void *context, const char *reason),
+                                void *context, struct up_error *err)
 {
     struct up_watch *watch = calloc(1, sizeof *watch);
     if (watch) {
         *watch = (struct up_watch){.counters = counters,
+                                   .first = first,
                                    .count = count,
                                    .limit_s = limit_s,
                                    .hung = hung,

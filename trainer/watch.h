@@ -9,14 +9,15 @@
 
 struct up_watch;
 
-/* Watches *counters[0 .. count), which are the caller's, from now on. When none of those that are
+/* Watches *counters[0 .. count), which are the caller's and of ranks from `first` on, from now on.
+ * When none of those that are
  * not UP_WATCH_DONE has changed for `limit_s` seconds, `hung` is called once, on the watch's own
  * thread, with one line that names the ranks that are furthest behind. NULL and *err when it cannot
  * start. */
 #define UP_WATCH_DONE UINT64_MAX
-struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int count, double limit_s,
-                                void (*hung)(void *context, const char *reason), void *context,
-                                struct up_error *err);
+struct up_watch *up_watch_start(_Atomic uint64_t *const *counters, int first, int count,
+                                double limit_s, void (*hung)(void *context, const char *reason),
+                                void *context, struct up_error *err);
 /* Something goes on that does not count, and may take its time. NULL is fine. */
 void up_watch_pause(struct up_watch *watch, bool paused);
 void up_watch_stop(struct up_watch *watch); // NULL is fine

@@ -2,6 +2,7 @@
 #include "base/units.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 const struct up_option *up_option_find(const struct up_option *table, const char *name)
@@ -58,6 +59,10 @@ static enum up_status refuse(const struct up_option *option, const char *text, s
             snprintf(expected, sizeof expected, "a number %s %g",
                      option->real_min_excluded ? "above" : "from", option->real_min);
         break;
+    case UP_OPTION_PERCENT:
+        snprintf(expected, sizeof expected, "a percentage such as 1%% or 0.5%%, from %g%%",
+                 100 * option->real_min);
+        break;
     default:
         snprintf(expected, sizeof expected, "%s%s %s%s%s",
                  option->kind == UP_OPTION_SIZE ? "a size such as 4096, 512K or 8GiB,"
@@ -78,6 +83,20 @@ static bool parse_span(const char *text, struct up_span *span)
     first[colon - text] = 0;
     return up_parse_integer(first, &span->first) && up_parse_integer(colon + 1, &span->last) &&
            span->first >= 0 && span->first <= span->last;
+}
+
+// "1%", "1" and "0.5%" of a hundred.
+static bool parse_percent(const char *text, double *fraction)
+{
+    char number[64];
+    size_t length = strlen(text);
+    if (length && text[length - 1] == '%') length--;
+    if (length >= sizeof number) return false;
+    memcpy(number, text, length);
+    number[length] = 0;
+    if (!up_parse_real(number, fraction)) return false;
+    *fraction /= 100;
+    return true;
 }
 
 enum up_status up_option_set(const struct up_option *option, const char *text, void *target,
@@ -115,6 +134,16 @@ enum up_status up_option_set(const struct up_option *option, const char *text, v
     case UP_OPTION_REAL:
         if (!up_parse_real(text, &real) || real < option->real_min ||
             (option->real_min_excluded && real <= option->real_min) ||
+            (option->real_max > option->real_min && real > option->real_max))
+            return refuse(option, text, err);
+        *(double *)field = real;
+        return UP_OK;
+    case UP_OPTION_PERCENT:
+        if (option->off && !strcmp(text, option->off)) {
+            *(double *)field = INFINITY;
+            return UP_OK;
+        }
+        if (!parse_percent(text, &real) || real < option->real_min ||
             (option->real_max > option->real_min && real > option->real_max))
             return refuse(option, text, err);
         *(double *)field = real;
@@ -171,22 +200,56 @@ static enum up_status unknown(const struct up_option *table, const char *name, s
                    nearest ? "?" : "");
 }
 
+// The row that a word such as --name, --name=value or -o means; *value is what follows the equals
+// sign, or NULL.
+static enum up_status find_word(const struct up_option *table, const char *word,
+                                const struct up_option **found, const char **value,
+                                struct up_error *err)
+{
+    char name[64];
+    const char *equals = strchr(word, '=');
+    *value = NULL;
+    if (strncmp(word, "--", 2) != 0) {
+        for (*found = table; (*found)->name; (*found)++)
+            if (word[1] && word[1] == (*found)->letter && !word[2]) return UP_OK;
+        return up_fail(err, UP_USAGE, "unknown option %s: options begin with --", word);
+    }
+    size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+    if (length >= sizeof name) return up_fail(err, UP_USAGE, "unknown option %.60s...", word);
+    memcpy(name, word + 2, length);
+    name[length] = 0;
+    *found = up_option_find(table, name);
+    if (!*found) return unknown(table, name, err);
+    if ((*found)->kind == UP_OPTION_FLAG && equals)
+        return up_fail(err, UP_USAGE, "--%s takes no value", name);
+    *value = equals ? equals + 1 : NULL;
+    return UP_OK;
+}
+
+static enum up_status add_positional(struct up_arguments *arguments, const char *word,
+                                     struct up_error *err)
+{
+    if (arguments->positional_count == UP_POSITIONAL_MAX)
+        return up_fail(err, UP_USAGE, "too many arguments, from '%s' on", word);
+    arguments->positional[arguments->positional_count++] = word;
+    return UP_OK;
+}
+
 enum up_status up_options_parse(const struct up_option *table, void *target, int argc, char **argv,
                                 struct up_arguments *arguments, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     bool options_ended = false;
-    *arguments = (struct up_arguments){0};
+    arguments->positional_count = 0;
+    arguments->help = false;
     for (const struct up_option *option = table; option->name; option++)
         if (option->fallback) UP_ASSERT(!up_option_set(option, option->fallback, target, NULL));
 
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i];
+        const struct up_option *option = NULL;
+        const char *word = argv[i], *value = NULL;
         if (options_ended || strncmp(word, "-", 1) != 0 || !strcmp(word, "-")) {
-            if (arguments->positional_count ==
-                (int)(sizeof arguments->positional / sizeof *arguments->positional))
-                return up_fail(err, UP_USAGE, "too many arguments, from '%s' on", word);
-            arguments->positional[arguments->positional_count++] = word;
+            UP_TRY(add_positional(arguments, word, err));
             continue;
         }
         if (!strcmp(word, "--")) {
@@ -197,22 +260,11 @@ enum up_status up_options_parse(const struct up_option *table, void *target, int
             arguments->help = true;
             continue;
         }
-        if (strncmp(word, "--", 2) != 0)
-            return up_fail(err, UP_USAGE, "unknown option %s: options begin with --", word);
-        char name[64];
-        const char *equals = strchr(word, '=');
-        size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
-        if (length >= sizeof name) return up_fail(err, UP_USAGE, "unknown option %.60s...", word);
-        memcpy(name, word + 2, length);
-        name[length] = 0;
-        const struct up_option *option = up_option_find(table, name);
-        if (!option) return unknown(table, name, err);
-        if (option->kind == UP_OPTION_FLAG && equals)
-            return up_fail(err, UP_USAGE, "--%s takes no value", name);
-        const char *value = equals ? equals + 1 : NULL;
-        if (option->kind != UP_OPTION_FLAG && !equals) {
+        UP_TRY(find_word(table, word, &option, &value, err));
+        if (option->kind != UP_OPTION_FLAG && !value) {
             if (i + 1 == argc)
-                return up_fail(err, UP_USAGE, "--%s: expected %s after it", name, option->value);
+                UP_TRY(up_fail(err, UP_USAGE, "--%s: expected %s after it", option->name,
+                               option->value));
             value = argv[++i];
         }
         UP_TRY(up_option_set(option, value, target, err));
@@ -255,6 +307,12 @@ const char *up_option_text(const struct up_option *option, const void *target, c
     case UP_OPTION_REAL:
         snprintf(text, size, "%.17g", *(const double *)field);
         break;
+    case UP_OPTION_PERCENT:
+        if (option->off && isinf(*(const double *)field))
+            snprintf(text, size, "%s", option->off);
+        else
+            snprintf(text, size, "%.15g%%", 100 * *(const double *)field);
+        break;
     case UP_OPTION_INTEGER:
     case UP_OPTION_SIZE:
         if (option->off && *(const int64_t *)field == 0)
@@ -270,7 +328,10 @@ void up_options_help(const struct up_option *table, FILE *out)
     for (const struct up_option *option = table; option->name; option++) {
         char left[96];
         if (option->group) fprintf(out, "\n%s\n", option->group);
-        snprintf(left, sizeof left, "--%s %s", option->name, option->value ? option->value : "");
+        char letter[8] = "";
+        if (option->letter) snprintf(letter, sizeof letter, "-%c, ", option->letter);
+        snprintf(left, sizeof left, "%s--%s %s", letter, option->name,
+                 option->value ? option->value : "");
         if (strlen(left) > 30)
             fprintf(out, "  %s\n  %30s ", left, "");
         else
@@ -288,7 +349,9 @@ void up_options_markdown(const struct up_option *table, FILE *out)
         if (option->group)
             fprintf(out, "%s**%s**\n\n| option | meaning | default |\n|---|---|---|\n",
                     option == table ? "" : "\n", option->group);
-        fprintf(out, "| `--%s", option->name);
+        fputs("| `", out);
+        if (option->letter) fprintf(out, "-%c`, `", option->letter);
+        fprintf(out, "--%s", option->name);
         for (const char *c = option->value ? " " : ""; *c; c++) fputc(*c, out);
         for (const char *c = option->value ? option->value : ""; *c; c++) {
             if (*c == '|') fputc('\\', out);

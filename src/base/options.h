@@ -29,6 +29,7 @@ enum up_option_kind {
     UP_OPTION_CHOICE,  // int: the index in `value`, whose words are separated by '|'
     UP_OPTION_COUNTED, // struct up_counted: a choice some of whose words take ":N", N >= 1
     UP_OPTION_SPAN,    // struct up_span: "A:B", 0 <= A <= B
+    UP_OPTION_PERCENT, // double, as a fraction: "1%" and "1" are 0.01; within real_min..real_max
 };
 
 struct up_counted {
@@ -42,6 +43,7 @@ struct up_span {
 
 struct up_option {
     const char *name; // without dashes; NULL ends the table
+    char letter;      // "-o" for it, or 0
     enum up_option_kind kind;
     size_t field;         // offset in the program's struct
     const char *fallback; // as a user would type it; NULL: left as the program set it before
@@ -52,12 +54,14 @@ struct up_option {
     int64_t min, max;  // inclusive; max 0 means no upper limit
     double real_min, real_max;
     bool real_min_excluded; // the value must be above real_min
-    const char *off;        // a word that stands for 0, such as "off"; NULL: none
+    const char *off;        // a word that stands for 0 (of a percentage: for no bound), such as
+                            // "off"; NULL: none
 };
 
 /* What was on the command line besides options, and --help. */
+enum { UP_POSITIONAL_MAX = 4096 };
 struct up_arguments {
-    const char *positional[16];
+    const char *positional[UP_POSITIONAL_MAX];
     int positional_count;
     bool help;
 };

@@ -1,6 +1,7 @@
 /* Collective operations between ranks: one communicator per rank and group.
  *
  *   threads   ranks are threads of this process; they meet in shared memory
+ *   nccl      a GPU each, in one process or several (comm/nccl/nccl.h)
  *   dry       arithmetic only: the ranks other than this one do not exist
  *
  * Every collective is work on a stream: all ranks of the group give the same collectives in the

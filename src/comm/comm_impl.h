@@ -25,7 +25,7 @@ struct up_collective_args {
 };
 
 struct up_comm_ops {
-    union up_run run; // args: struct up_collective_args; on the stream
+    union up_call run; // args: struct up_collective_args; on the stream
     enum up_status (*barrier)(struct up_comm *comm, struct up_error *err);
     void (*abort)(struct up_comm *comm, const char *reason);
     enum up_status (*check)(struct up_comm *comm, struct up_error *err);

@@ -53,6 +53,10 @@ struct up_machine {
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
     double link_bytes_per_s; // from one device to the others, all sending at once
     double launch_s;         // least time of one piece of work
+    int64_t node_devices;    // how many share a host; 0: all that a run has
+    /* What libraries take on each device: the CUDA context with the kernels' code, cuBLAS, cuDNN,
+     * and NCCL with two ranks, and for each rank of the node beyond two. */
+    int64_t context_bytes, cublas_bytes, cudnn_bytes, nccl_bytes, nccl_rank_bytes;
 };
 
 struct up_device;
@@ -61,7 +65,7 @@ struct up_cuda;  // what a launch on cuda gets: its stream and libraries' handle
 
 /* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to
  * the stream. On dry neither is called. */
-union up_run {
+union up_call {
     void (*cpu)(const void *args);
     void (*cuda)(const void *args, struct up_cuda *cuda);
 };
@@ -92,7 +96,7 @@ struct up_device_ops {
     void (*give_workspace)(struct up_device *device, void *workspace);
 
     /* Runs the work on the stream, after all that the stream was given before. `args` is copied. */
-    struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_run run,
+    struct up_interval (*launch)(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost);
 
     /* Copies between or within spaces, on the stream. Ranges do not overlap. */
@@ -104,6 +108,9 @@ struct up_device_ops {
      */
     struct up_moment (*now_in)(struct up_device *device, enum up_stream stream);
     void (*wait)(struct up_device *device, enum up_stream stream, struct up_moment moment);
+    /* (optional) As now_in, for a moment that somebody will wait for when the stream has been given
+     * more: the wait is then for this moment and not for a later one. NULL: waits always are. */
+    struct up_moment (*mark)(struct up_device *device, enum up_stream stream);
     void (*synchronize)(struct up_device *device, struct up_moment moment);
 
     /* (optional) Writes `value` to host memory of an arena when the stream has come to this point.

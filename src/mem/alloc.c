@@ -67,6 +67,14 @@ static void count_live(struct up_rank *rank, enum up_space space, int64_t bytes)
     if (usage->live_bytes[space] <= usage->peak_bytes[space]) return;
     usage->peak_bytes[space] = usage->live_bytes[space];
     usage->peak_seq[space] = rank->seq;
+    usage->peak_event[space] = usage->events;
+}
+
+static void look(const struct up_rank *rank)
+{
+    const struct up_lookout *lookout = rank->lookout;
+    if (lookout && rank->step >= 0 && rank->usage.events == lookout->event)
+        lookout->reached(rank, lookout->context);
 }
 
 static void link_newest(struct up_rank *rank, struct up_tensor *tensor)
@@ -104,6 +112,8 @@ static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *ten
     int64_t largest_free = up_arena_largest_free(arena);
     up_tell_shortage(rank, &(struct up_shortage){&tensor->tag, space, tensor->bytes,
                                                  up_arena_free(arena), largest_free});
+    // Otherwise it was the host's memory for the arena's books.
+    rank->out_of_memory = tensor->bytes > largest_free;
     up_rank_fail(rank, UP_FAILED,
                  "out of %s memory: %s needs %s, %s of %s are in use and the largest free stretch "
                  "is %s",
@@ -189,6 +199,7 @@ struct up_tensor *up_alloc_on(struct up_rank *rank, enum up_space space, enum up
             tell_alloc(rank, tensor, stream);
             up_record_begin(rank, tensor);
             count_live(rank, space, bytes);
+            look(rank);
             return tensor;
         }
         free(tensor);

@@ -64,11 +64,13 @@ struct up_usage {
     int64_t live_bytes[UP_SPACE_COUNT];
     int64_t peak_bytes[UP_SPACE_COUNT];
     uint64_t peak_seq[UP_SPACE_COUNT];
+    int64_t peak_event[UP_SPACE_COUNT]; // which of the step's events reached it; 0: its beginning
     uint64_t event_hash;
     int64_t events; // allocations and frees in this step
 };
 
 struct up_arena;
+struct up_rank;
 struct up_rehearsal;
 
 /* The lifetimes of a step's tensors, per space and in the order of their allocation. */
@@ -90,6 +92,13 @@ struct up_step_plan {
     int64_t kept_high[UP_SPACE_COUNT]; // what lies below it: the arena of all that outlives steps
 };
 
+/* Calls `reached` in the step's `event`-th event, an allocation, when that is counted. */
+struct up_lookout {
+    int64_t event;
+    void (*reached)(const struct up_rank *rank, void *context);
+    void *context;
+};
+
 enum { UP_MAX_RANGES = 32 };
 
 /* One rank at work. Set up by up_rank_init, used by its thread alone. */
@@ -104,6 +113,7 @@ struct up_rank {
     const struct up_step_plan *plan;       // NULL: steps use `arena` as well; not owned
     struct up_step_lives *record;          // NULL: lifetimes are not recorded; not owned
     struct up_rehearsal *rehearsal;        // NULL: calls are not noted; ops/rehearsal.h, not owned
+    const struct up_lookout *lookout;      // NULL: nobody looks; not owned
     int64_t taken_in_step[UP_SPACE_COUNT]; // allocations so far
     int64_t unplanned;                 // allocations that the plan did not know: a mistake of ours
     void *base[UP_SPACE_COUNT];        // where the arenas' address ranges begin
@@ -120,6 +130,7 @@ struct up_rank {
     struct up_label open_labels[UP_MAX_RANGES];
     int range_depth;
     struct up_error error; // the first failure; status UP_OK while there is none
+    bool out_of_memory;    // it was an arena that is too small
 };
 
 /* `limit_bytes`: what each arena may hold, 0 for the device's capacity. */
@@ -180,11 +191,11 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step);
 void up_rank_step_end(struct up_rank *rank, double loss, double grad_norm, int64_t tokens);
 
 /* Device work; traced as kernels and copies. up_copy: whole tensors of equal bytes. */
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
-               const void *args, size_t size, struct up_cost cost);
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_call run,
+               const void *args, size_t size, const struct up_cost *cost);
 /* A collective, which sends `bytes` to other ranks. */
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
-                          union up_run run, const void *args, size_t size, int64_t bytes);
+                          union up_call run, const void *args, size_t size, int64_t bytes);
 void up_copy(struct up_rank *rank, enum up_stream stream, struct up_tensor *to,
              const struct up_tensor *from);
 /* Work given to `stream` from now on waits for what `other` has been given so far. */

@@ -105,6 +105,7 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step)
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         usage->peak_bytes[space] = usage->live_bytes[space];
         usage->peak_seq[space] = rank->seq;
+        usage->peak_event[space] = 0;
         rank->taken_in_step[space] = 0;
     }
     if (!rank->trace) return;
@@ -148,22 +149,22 @@ static struct up_event work_end(struct up_rank *rank, enum up_event_kind kind,
     return event;
 }
 
-void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_run run,
-               const void *args, size_t size, struct up_cost cost)
+void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, union up_call run,
+               const void *args, size_t size, const struct up_cost *cost)
 {
     if (up_rank_failed(rank)) return;
     work_begin(rank, UP_EVENT_KERNEL);
     struct up_interval interval =
-        rank->device->ops->launch(rank->device, stream, run, args, size, &cost);
+        rank->device->ops->launch(rank->device, stream, run, args, size, cost);
     if (!rank->trace) return;
     struct up_event event = work_end(rank, UP_EVENT_KERNEL, stream, interval);
     event.label.name = name;
-    event.work.flops = cost.flops;
+    event.work.flops = cost->flops;
     up_trace_push(rank->trace, &event);
 }
 
 void up_launch_collective(struct up_rank *rank, enum up_stream stream, const char *name,
-                          union up_run run, const void *args, size_t size, int64_t bytes)
+                          union up_call run, const void *args, size_t size, int64_t bytes)
 {
     if (up_rank_failed(rank)) return;
     struct up_cost cost = {.class = UP_COST_COLLECTIVE, .bytes = (double)bytes};
@@ -202,7 +203,8 @@ void up_stream_wait(struct up_rank *rank, enum up_stream stream, enum up_stream 
 
 struct up_moment up_stream_moment(struct up_rank *rank, enum up_stream stream)
 {
-    return rank->device->ops->now_in(rank->device, stream);
+    const struct up_device_ops *ops = rank->device->ops;
+    return ops->mark ? ops->mark(rank->device, stream) : ops->now_in(rank->device, stream);
 }
 
 void up_stream_wait_moment(struct up_rank *rank, enum up_stream stream, struct up_moment moment)

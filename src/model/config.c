@@ -8,13 +8,13 @@
 enum up_checkpoint up_config_checkpoint(const struct up_config *config, int64_t layer)
 {
     bool plain_block = config->checkpoint == UP_CHECKPOINT_ATTN &&
-                       layer < config->model.layers - config->attn_layers;
+                       layer < up_config_layers(config) - config->attn_layers;
     return plain_block ? UP_CHECKPOINT_BLOCK : config->checkpoint;
 }
 
 bool up_config_offloads_input(const struct up_config *config, int64_t layer)
 {
-    return layer < config->offload_layers && layer + 1 < config->model.layers;
+    return layer < config->offload_layers && layer + 1 < up_config_layers(config);
 }
 
 bool up_config_offloads_attention(const struct up_config *config, int64_t layer)
@@ -167,6 +167,12 @@ char *up_config_json(const struct up_config *config)
         "offload_layers", (json_int_t)config->offload_layers, "tile_mlp",
         (json_int_t)config->tile_mlp, "tile_loss", (json_int_t)config->tile_loss, "tile_attn",
         (json_int_t)config->tile_attn, "upipe", (json_int_t)up_config_stage_heads(config));
+    // Left out where all are: runs of before then keep their hash.
+    if (root && up_config_layers(config) < config->model.layers &&
+        json_object_set_new(root, "active_layers", json_integer(config->active_layers))) {
+        json_decref(root);
+        return NULL;
+    }
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     return text;

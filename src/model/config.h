@@ -23,12 +23,20 @@ struct up_config {
     int64_t attn_layers;    // under UP_CHECKPOINT_ATTN: the last so many blocks keep attention
     int64_t offload_layers; // the first so many blocks keep in host memory what they keep; 0: none
     int64_t tile_mlp, tile_loss, tile_attn; // tokens per slice; 0: off
-    int64_t upipe; // query heads per stage over the cp group; 0: off, all of them
+    int64_t upipe;         // query heads per stage over the cp group; 0: off, all of them
+    int64_t active_layers; // the first so many blocks are computed; 0: all. For measuring: the
+                           // state of all of them is there
 };
 
 static inline int64_t up_config_ranks(const struct up_config *config)
 {
     return config->cp * config->dp;
+}
+
+/* The blocks that a step goes through: what "the first" and "the last N blocks" are of. */
+static inline int64_t up_config_layers(const struct up_config *config)
+{
+    return config->active_layers ? config->active_layers : config->model.layers;
 }
 
 /* What block `layer` keeps for its backward. */

@@ -27,19 +27,20 @@ static const struct {
 };
 
 // Of a dry run what the device would run that it stands for.
-static union up_run run_of(enum up_op op, enum up_device_kind kind)
+static union up_call run_of(enum up_op op, enum up_device_kind kind)
 {
-    return kind == UP_DEVICE_CUDA ? (union up_run){.cuda = table[op].cuda}
-                                  : (union up_run){.cpu = table[op].cpu};
+    return kind == UP_DEVICE_CUDA ? (union up_call){.cuda = table[op].cuda}
+                                  : (union up_call){.cpu = table[op].cpu};
 }
 
 static void launch(struct up_rank *rank, enum up_stream stream, enum up_op op, const void *args,
                    size_t size)
 {
     if (up_rank_failed(rank)) return;
-    union up_run run = run_of(op, rank->device->as);
+    union up_call run = run_of(op, rank->device->as);
     if (rank->rehearsal) up_rehearsal_note(rank, op, run, args, size);
-    up_launch(rank, stream, table[op].name, run, args, size, table[op].cost(args));
+    struct up_cost cost = table[op].cost(args);
+    up_launch(rank, stream, table[op].name, run, args, size, &cost);
 }
 
 #define UP_OP(name)                                                                                \

@@ -18,7 +18,7 @@ enum up_op {
 };
 
 /* Notes the call in rank->rehearsal, which is not NULL, if it is one of a library's. */
-void up_rehearsal_note(struct up_rank *rank, int op, union up_run run, const void *args,
+void up_rehearsal_note(struct up_rank *rank, int op, union up_call run, const void *args,
                        size_t size);
 
 #endif

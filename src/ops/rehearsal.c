@@ -1,6 +1,7 @@
 #include "ops/rehearsal.h"
 #include "ops/ops_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,11 @@ union args {
 
 struct call {
     int op;
-    union up_run run;
-    union args args; // operands moved to one place but for their alignment
+    union up_call run;
+    enum up_device_kind kind; // that it runs on
+    union args args;          // operands moved to one place but for their alignment
     size_t size;
+    int64_t times; // noted
 };
 
 struct up_rehearsal {
@@ -49,20 +52,26 @@ int64_t up_rehearsal_bytes(const struct up_rehearsal *rehearsal)
 /* --- Operands ------------------------------------------------------------------------------------
  */
 
+// Where operands go: all to one place, or one after the other.
+struct place {
+    char *at;
+    bool apart;
+    int64_t most, bytes; // of the largest so far; of all
+};
+
 // Keeps how an operand is aligned.
-static void *move(const void *operand, char *to)
+static void *put(struct place *place, const void *operand, int64_t bytes)
 {
-    return operand ? to + (uintptr_t)operand % ALIGNMENT : NULL;
+    if (!operand) return NULL;
+    char *at = place->at + (place->apart ? place->bytes : 0) + (uintptr_t)operand % ALIGNMENT;
+    place->most = bytes > place->most ? bytes : place->most;
+    place->bytes += (bytes / ALIGNMENT + 2) * ALIGNMENT;
+    return at;
 }
 
 static int64_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, enum up_dtype dtype)
 {
     return rows > 0 ? ((rows - 1) * ld + columns) * up_dtype_bytes[dtype] : 0;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 static bool same_matmul(const struct up_matmul_args *a, const struct up_matmul_args *b)
@@ -73,49 +82,54 @@ static bool same_matmul(const struct up_matmul_args *a, const struct up_matmul_a
            a->beta == b->beta && a->dtype == b->dtype && a->c_dtype == b->c_dtype;
 }
 
-static int64_t place_matmul(struct up_matmul_args *a, char *to)
+static void place_matmul(struct up_matmul_args *a, struct place *place)
 {
-    a->a = move(a->a, to);
-    a->b = move(a->b, to);
-    a->c = move(a->c, to);
-    int64_t bytes =
-        matrix_bytes(a->transpose_a ? a->k : a->m, a->transpose_a ? a->m : a->k, a->lda, a->dtype);
-    bytes = larger(bytes, matrix_bytes(a->transpose_b ? a->n : a->k, a->transpose_b ? a->k : a->n,
-                                       a->ldb, a->dtype));
-    return larger(bytes, matrix_bytes(a->m, a->n, a->ldc, a->c_dtype));
+    int64_t rows_a = a->transpose_a ? a->k : a->m, columns_a = a->transpose_a ? a->m : a->k;
+    int64_t rows_b = a->transpose_b ? a->n : a->k, columns_b = a->transpose_b ? a->k : a->n;
+    a->a = put(place, a->a, matrix_bytes(rows_a, columns_a, a->lda, a->dtype));
+    a->b = put(place, a->b, matrix_bytes(rows_b, columns_b, a->ldb, a->dtype));
+    a->c = put(place, a->c, matrix_bytes(a->m, a->n, a->ldc, a->c_dtype));
 }
 
-// Keys have no more heads than queries; lse is fp32.
-static int64_t attention_bytes(const struct up_attention_shape *shape, enum up_dtype dtype)
+// What one of q, o and their gradients takes; of k, v and theirs; of lse.
+struct attention_bytes {
+    int64_t q, k, lse;
+};
+
+static struct attention_bytes attention_bytes(const struct up_attention_shape *s,
+                                              enum up_dtype dtype)
 {
-    int64_t rows = shape->batch * shape->seq * shape->heads;
-    return larger(rows * shape->head_dim * up_dtype_bytes[dtype], rows * (int64_t)sizeof(float));
+    int64_t row = s->head_dim * up_dtype_bytes[dtype], rows = s->batch * s->seq;
+    return (struct attention_bytes){rows * s->heads * row, rows * s->kv_heads * row,
+                                    rows * s->heads * (int64_t)sizeof(float)};
 }
 
-static int64_t place_forward(struct up_attention_forward_args *a, char *to)
+static void place_forward(struct up_attention_forward_args *a, struct place *place)
 {
-    a->q = move(a->q, to);
-    a->k = move(a->k, to);
-    a->v = move(a->v, to);
-    a->o = move(a->o, to);
-    a->lse = move(a->lse, to);
-    return attention_bytes(&a->shape, a->dtype);
+    struct attention_bytes bytes = attention_bytes(&a->shape, a->dtype);
+    a->q = put(place, a->q, bytes.q);
+    a->k = put(place, a->k, bytes.k);
+    a->v = put(place, a->v, bytes.k);
+    a->o = put(place, a->o, bytes.q);
+    a->lse = put(place, a->lse, bytes.lse);
 }
 
-static int64_t place_backward(struct up_attention_backward_args *a, char *to)
+static void place_backward(struct up_attention_backward_args *a, struct place *place,
+                           enum up_device_kind kind)
 {
-    a->q = move(a->q, to);
-    a->k = move(a->k, to);
-    a->v = move(a->v, to);
-    a->o = move(a->o, to);
-    a->d_o = move(a->d_o, to);
-    a->lse = move(a->lse, to);
-    a->dq = move(a->dq, to);
-    a->dk = move(a->dk, to);
-    a->dv = move(a->dv, to);
-    a->scratch = move(a->scratch, to);
-    return larger(attention_bytes(&a->shape, a->dtype),
-                  up_scratch_attention_backward(UP_DEVICE_CUDA, &a->shape, a->accumulate));
+    struct attention_bytes bytes = attention_bytes(&a->shape, a->dtype);
+    bool in_place = a->dq == a->d_o;
+    a->q = put(place, a->q, bytes.q);
+    a->k = put(place, a->k, bytes.k);
+    a->v = put(place, a->v, bytes.k);
+    a->o = put(place, a->o, bytes.q);
+    a->d_o = put(place, a->d_o, bytes.q);
+    a->lse = put(place, a->lse, bytes.lse);
+    a->dq = in_place ? (void *)a->d_o : put(place, a->dq, bytes.q);
+    a->dk = put(place, a->dk, bytes.k);
+    a->dv = put(place, a->dv, bytes.k);
+    a->scratch =
+        put(place, a->scratch, up_scratch_attention_backward(kind, &a->shape, a->accumulate));
 }
 
 // With one KV head it does not matter which of its query heads are the call's.
@@ -141,16 +155,18 @@ static bool same(const struct call *a, const struct call *b)
     }
 }
 
-// Puts the call's operands at `to`; the bytes of the largest.
-static int64_t place(struct call *call, char *to)
+static void place_operands(struct call *call, struct place *place)
 {
     switch (call->op) {
     case UP_OP_matmul:
-        return place_matmul(&call->args.matmul, to);
+        place_matmul(&call->args.matmul, place);
+        break;
     case UP_OP_attention_forward:
-        return place_forward(&call->args.forward, to);
+        place_forward(&call->args.forward, place);
+        break;
     case UP_OP_attention_backward:
-        return place_backward(&call->args.backward, to);
+        place_backward(&call->args.backward, place, call->kind);
+        break;
     default:
         UP_BUG("an operation without library calls");
     }
@@ -171,7 +187,7 @@ static struct call *room_for_one(struct up_rehearsal *rehearsal)
     return &rehearsal->calls[rehearsal->count];
 }
 
-void up_rehearsal_note(struct up_rank *rank, int op, union up_run run, const void *args,
+void up_rehearsal_note(struct up_rank *rank, int op, union up_call run, const void *args,
                        size_t size)
 {
     struct up_rehearsal *rehearsal = rank->rehearsal;
@@ -182,30 +198,85 @@ void up_rehearsal_note(struct up_rank *rank, int op, union up_run run, const voi
     call.op = op;
     call.run = run;
     call.size = size;
+    call.kind = rank->device->as;
+    call.times = 1;
     memcpy(&call.args, args, size);
-    int64_t bytes = place(&call, (char *)ALIGNMENT); // not NULL, which stays so
+    struct place one = {.at = (char *)ALIGNMENT}; // not NULL, which stays so
+    place_operands(&call, &one);
     for (int i = 0; i < rehearsal->count; i++)
-        if (same(&rehearsal->calls[i], &call)) return;
-    struct call *place_in = room_for_one(rehearsal);
-    if (!place_in) {
+        if (same(&rehearsal->calls[i], &call)) {
+            rehearsal->calls[i].times++;
+            return;
+        }
+    struct call *kept = room_for_one(rehearsal);
+    if (!kept) {
         up_rank_fail(rank, UP_FAILED, "out of host memory for the rehearsal of a step");
         return;
     }
-    *place_in = call;
+    *kept = call;
     rehearsal->count++;
-    rehearsal->bytes = larger(rehearsal->bytes, bytes);
+    rehearsal->bytes = one.most > rehearsal->bytes ? one.most : rehearsal->bytes;
+}
+
+static void make(struct up_rank *rank, struct call call, struct place place)
+{
+    static const struct up_cost nothing = {.class = UP_COST_POINTWISE};
+    place_operands(&call, &place);
+    rank->device->ops->launch(rank->device, UP_STREAM_COMPUTE, call.run, &call.args, call.size,
+                              &nothing);
 }
 
 void up_rehearse(struct up_rank *rank, const struct up_rehearsal *rehearsal, void *scrap)
 {
-    static const struct up_cost nothing = {.class = UP_COST_POINTWISE};
-    struct up_device *device = rank->device;
     for (int i = 0; i < rehearsal->count; i++) {
-        struct call call = rehearsal->calls[i];
-        place(&call, scrap);
         struct up_bracket bracket = up_bracket_begin(rank);
-        device->ops->launch(device, UP_STREAM_COMPUTE, call.run, &call.args, call.size, &nothing);
-        up_bracket_end(rank, &bracket, call.op == UP_OP_matmul ? "cublas" : "cudnn");
+        make(rank, rehearsal->calls[i], (struct place){.at = scrap});
+        up_bracket_end(rank, &bracket, rehearsal->calls[i].op == UP_OP_matmul ? "cublas" : "cudnn");
     }
     up_stream_synchronize(rank, UP_STREAM_COMPUTE);
+}
+
+void up_rehearsal_make(struct up_rank *rank, const struct up_rehearsal *rehearsal, int index,
+                       void *place)
+{
+    make(rank, rehearsal->calls[index], (struct place){.at = place, .apart = true});
+}
+
+static struct up_cost cost_of(const struct call *call)
+{
+    switch (call->op) {
+    case UP_OP_matmul:
+        return up_cost_matmul(&call->args.matmul);
+    case UP_OP_attention_forward:
+        return up_cost_attention_forward(&call->args.forward);
+    default:
+        return up_cost_attention_backward(&call->args.backward);
+    }
+}
+
+static void describe(const struct call *call, char *text, size_t size)
+{
+    const struct up_matmul_args *m = &call->args.matmul;
+    if (call->op == UP_OP_matmul) {
+        snprintf(text, size, "matmul %lld x %lld x %lld%s", (long long)m->m, (long long)m->n,
+                 (long long)m->k, m->c_dtype != m->dtype ? ", into fp32" : "");
+        return;
+    }
+    bool forward = call->op == UP_OP_attention_forward;
+    const struct up_attention_shape *s =
+        forward ? &call->args.forward.shape : &call->args.backward.shape;
+    snprintf(text, size, "attention %s, %lld/%lld heads of %lld, %lld tokens",
+             forward ? "forward" : "backward", (long long)s->heads, (long long)s->kv_heads,
+             (long long)s->head_dim, (long long)s->seq);
+}
+
+struct up_rehearsal_call up_rehearsal_call(const struct up_rehearsal *rehearsal, int index)
+{
+    struct call call = rehearsal->calls[index];
+    struct place place = {.at = (char *)ALIGNMENT};
+    struct up_rehearsal_call told = {.cost = cost_of(&call), .times = call.times};
+    describe(&call, told.text, sizeof told.text);
+    place_operands(&call, &place);
+    told.bytes = place.bytes + ALIGNMENT;
+    return told;
 }

@@ -21,6 +21,19 @@ int up_rehearsal_count(const struct up_rehearsal *rehearsal); // distinct calls
  * same place. */
 int64_t up_rehearsal_bytes(const struct up_rehearsal *rehearsal);
 
+/* One of the distinct calls, for measuring: what it is, what it costs, how often it was noted, and
+ * the memory that it takes when each operand has a place of its own. */
+struct up_rehearsal_call {
+    char text[64]; // "matmul 4096 x 512 x 4096"
+    struct up_cost cost;
+    int64_t times, bytes;
+};
+struct up_rehearsal_call up_rehearsal_call(const struct up_rehearsal *rehearsal, int index);
+/* Gives that call once to the compute stream, its operands one after the other in `place`, which is
+ * aligned to 256. Results of attention that may take the place of an operand do. */
+void up_rehearsal_make(struct up_rank *rank, const struct up_rehearsal *rehearsal, int index,
+                       void *place);
+
 /* Makes every call once on the rank's compute stream; `scrap` has up_rehearsal_bytes(), aligned to
  * 256, whose contents are lost. Leaves no trace but the device's. */
 void up_rehearse(struct up_rank *rank, const struct up_rehearsal *rehearsal, void *scrap);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Where a column's value comes from. `at` is an offset in struct up_event or, for NUMBER_OR_NULL,
- * SEQ_OR_NULL, NUMBER and TEXT, an index in what came with the event. */
+ * SEQ_OR_NULL, NUMBER, TEXT and REAL_OR_NULL, an index in what came with the event. */
 enum source {
     RANK,
     ID,         // uint64_t within the rank, made global
@@ -29,6 +29,7 @@ enum source {
     NUMBER,         // one that came with the event
     NUMBER_OR_NULL, // likewise; negative is NULL
     TEXT,           // NULL stays NULL
+    REAL_OR_NULL,   // a real that came with the event; not finite is NULL
 };
 
 struct column {
@@ -146,6 +147,22 @@ static const struct column diagnostic_columns[] = {
     {"text", TEXT, 1},
 };
 
+static const struct column prediction_columns[] = {
+    {"options", TEXT, 0},
+    {"config_hash", TEXT, 1},
+    {"peak_bytes", NUMBER_OR_NULL, 0},
+    {"peak_phase", TEXT, 2},
+    {"peak_owner", TEXT, 3},
+    {"step_s", REAL_OR_NULL, 0},
+    {"host_bytes", NUMBER_OR_NULL, 1},
+};
+
+static const struct column prediction_category_columns[] = {
+    {"prediction_id", NUMBER_OR_NULL, 0},
+    {"category", TEXT, 0},
+    {"bytes", NUMBER_OR_NULL, 1},
+};
+
 static const struct column baseline_columns[] = {{"baseline_used_bytes", NUMBER_OR_NULL, 0},
                                                  {"rank", RANK, 0}};
 
@@ -219,6 +236,8 @@ static const struct row_table {
     [UP_ROW_COPY_SEEN] = INSERT("copy", copy_seen_columns),
     [UP_ROW_DEVICE_ALLOC] = INSERT("device_alloc", device_alloc_columns),
     [UP_ROW_DEVICE_FREE] = UPDATE("device_alloc", device_free_columns, 1),
+    [UP_ROW_PREDICTION] = INSERT("prediction", prediction_columns),
+    [UP_ROW_PREDICTION_CATEGORY] = INSERT("prediction_category", prediction_category_columns),
 #undef INSERT
 #undef UPDATE
 #undef TIMES
@@ -379,6 +398,8 @@ static int bind_column(sqlite3_stmt *statement, int i, const struct column *colu
         return bind_number(statement, i, row->numbers[column->at], !row->numbers[column->at]);
     case TEXT:
         return bind_text(statement, i, row->texts[column->at]);
+    case REAL_OR_NULL:
+        return bind_real(statement, i, row->reals[column->at]);
     }
     return SQLITE_MISUSE;
 }

@@ -9,10 +9,12 @@
 -- Facts about the run, as text: schema_version, run_id, config_hash (what the event list depends on),
 -- config (JSON), command, model, device, as, dtype, ranks, cp, dp, seq_len, batch, accum, started (UTC), complete
 -- (1 once the run has ended in order), outcome (ok, out of memory, failed), events_written,
--- recorder_ns, recorder_bytes, ring_waits, steps_planned, out_of_memory (JSON: the first allocation
--- that failed, of which rank, and the state of the memory it was looked for in), recorded_by
+-- recorder_ns, recorder_bytes, ring_waits, steps_planned; out_of_memory (JSON: the first allocation
+-- that failed, of which rank, and the state of the memory it was looked for in); recorded_by
 -- (injection: of a program that is not upipe's; its ranks are GPUs, its tensors the driver's
--- allocations, named after the library that asked, its ranges those of NVTX).
+-- allocations, named after the library that asked, its ranges those of NVTX); process and processes: of
+-- a run in several each has a file of its own, in which `ranks` counts those of all and the table rank
+-- has its own.
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,          -- one of the above; more may come
   value TEXT

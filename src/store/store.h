@@ -79,6 +79,17 @@ enum up_status up_store_device_free(struct up_store *store, int rank, uint64_t i
  * within it. Once, when all times are there. */
 enum up_status up_store_time_ranges(struct up_store *store);
 
+/* A forecast made from the run: one row of `prediction` and one per category that has bytes. */
+struct up_store_prediction {
+    const char *options;     // the change of options; "" for the run as it is
+    const char *config_hash; // of the run that it forecasts
+    int64_t peak_bytes, host_bytes;
+    int64_t category_bytes[UP_CATEGORY_COUNT]; // at the peak
+    enum up_phase phase;                       // of the peak
+    double step_s;
+};
+enum up_status up_store_prediction(struct up_store *store,
+                                   const struct up_store_prediction *prediction);
 enum up_status up_store_commit(struct up_store *store);
 int up_store_pending(const struct up_store *store);  // rows since the last commit
 int64_t up_store_rows(const struct up_store *store); // rows written in all
@@ -92,6 +103,12 @@ const char *up_store_failure(const struct up_store *store); // what went wrong, 
 /* Indexes, complete = 1 (if `complete`), and back to a single file without WAL. Frees the store in
  * any case; NULL is fine. */
 enum up_status up_store_finish(struct up_store *store, bool complete, struct up_error *err);
+
+/* Adds those of `count` forecasts that a finished run.db does not hold yet (by options and
+ * config_hash), in one transaction. False where the file cannot be written, or is still being
+ * written by its run; it is then as it was. */
+bool up_store_append_predictions(const char *path, const struct up_store_prediction *predictions,
+                                 int count);
 
 /* Whose fault the connection's last failure is: UP_FAILED for memory, disk and system, UP_USAGE for
  * the file. */

@@ -27,6 +27,8 @@ enum up_row_kind {
     UP_ROW_COPY_SEEN,
     UP_ROW_DEVICE_ALLOC,
     UP_ROW_DEVICE_FREE,
+    UP_ROW_PREDICTION,
+    UP_ROW_PREDICTION_CATEGORY,
     UP_ROW_KIND_COUNT
 };
 
@@ -36,6 +38,7 @@ struct up_row {
     const struct up_event *event;
     const int64_t *numbers;   // what no event carries, in the order of the kind's columns
     const char *const *texts; // likewise
+    const double *reals;      // likewise
 };
 
 /* The statement of a kind, ready to be bound; NULL and the connection's message on failure. */
@@ -58,6 +61,11 @@ struct up_store {
     int failure_code; // SQLite's, of the first failure; SQLITE_OK while there is none
     char failure[512];
 };
+
+/* Binds and runs the statements of UP_ROW_PREDICTION and, for each category, of
+ * UP_ROW_PREDICTION_CATEGORY: SQLITE_DONE, or what went wrong. */
+int up_prediction_run(sqlite3 *db, sqlite3_stmt *row, sqlite3_stmt *category,
+                      const struct up_store_prediction *prediction);
 
 /* Opens the finished database at `path` for writing and prepares the statements. */
 enum up_status up_store_attach(const char *path, struct up_store **store, struct up_error *err);

@@ -175,6 +175,18 @@ static enum up_status write_shortage(struct up_store *store, int rank, const str
     return up_store_meta_set(store, "out_of_memory", text);
 }
 
+enum up_status up_store_prediction(struct up_store *store,
+                                   const struct up_store_prediction *prediction)
+{
+    if (up_store_failed(store) || begin(store) != UP_OK) return UP_FAILED;
+    if (up_prediction_run(store->db, store->statements[UP_ROW_PREDICTION],
+                          store->statements[UP_ROW_PREDICTION_CATEGORY], prediction) != SQLITE_DONE)
+        return store_failed(store);
+    store->pending++;
+    store->rows++;
+    return UP_OK;
+}
+
 static enum up_status write_out_of_memory(struct up_store *store, int rank,
                                           const struct up_event *event)
 {

@@ -1,6 +1,7 @@
 #include "base/base.h"
 #include "trainer/options.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@ struct target {
     bool loud;
     struct up_counted counted;
     struct up_span span;
+    double share;
 };
 
 #define FIELD(name) offsetof(struct target, name)
@@ -42,7 +44,20 @@ static const struct up_option table[] = {
      .real_max = 1,
      .value = "R",
      .help = ""},
-    {.name = "file", .kind = UP_OPTION_TEXT, .field = FIELD(file), .value = "FILE", .help = ""},
+    {.name = "share",
+     .kind = UP_OPTION_PERCENT,
+     .field = FIELD(share),
+     .fallback = "5%",
+     .real_max = 2,
+     .off = "any",
+     .value = "P",
+     .help = ""},
+    {.name = "file",
+     .letter = 'f',
+     .kind = UP_OPTION_TEXT,
+     .field = FIELD(file),
+     .value = "FILE",
+     .help = ""},
     {.name = "kind",
      .kind = UP_OPTION_CHOICE,
      .field = FIELD(kind),
@@ -105,6 +120,56 @@ static void test_last_wins_and_off(void **state)
     assert_int_equal(target.counted.count, 0);
 }
 
+static void test_percentages(void **state)
+{
+    (void)state;
+    struct target target;
+    struct up_error error;
+    static const struct {
+        const char *text;
+        double share;
+    } rows[] = {{"1%", 0.01}, {"1", 0.01}, {"0.5%", 0.005}, {"0", 0}, {"200%", 2}, {"12.5", 0.125}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        assert_int_equal(PARSE("--share", rows[i].text), UP_OK);
+        if (fabs(target.share - rows[i].share) > 1e-15)
+            fail_msg("%s is %g", rows[i].text, target.share);
+    }
+    assert_int_equal(PARSE("--loud"), UP_OK);
+    assert_true(fabs(target.share - 0.05) < 1e-15);
+    assert_int_equal(PARSE("--share", "any"), UP_OK);
+    assert_true(isinf(target.share));
+}
+
+static void test_letters(void **state)
+{
+    (void)state;
+    struct target target;
+    struct up_error error;
+    assert_int_equal(PARSE("-f", "x", "--seq", "1"), UP_OK);
+    assert_string_equal(target.file, "x");
+    assert_int_equal(PARSE("-f", "x", "--file", "y"), UP_OK);
+    assert_string_equal(target.file, "y");
+}
+
+static void test_positional(void **state)
+{
+    (void)state;
+    static struct up_arguments arguments;
+    static const char *argv[UP_POSITIONAL_MAX + 2] = {"program"};
+    struct target target = {0};
+    struct up_error error = {0};
+    for (int i = 1; i <= UP_POSITIONAL_MAX + 1; i++) argv[i] = i == 7 ? "-" : "word";
+    assert_int_equal(
+        up_options_parse(table, &target, UP_POSITIONAL_MAX + 1, (char **)argv, &arguments, &error),
+        UP_OK);
+    assert_int_equal(arguments.positional_count, UP_POSITIONAL_MAX);
+    assert_string_equal(arguments.positional[6], "-");
+    assert_int_equal(
+        up_options_parse(table, &target, UP_POSITIONAL_MAX + 2, (char **)argv, &arguments, &error),
+        UP_USAGE);
+    assert_non_null(strstr(error.text, "too many"));
+}
+
 // Each is refused with status 2 and a line that has these words in it.
 static void test_refusals(void **state)
 {
@@ -116,6 +181,15 @@ static void test_refusals(void **state)
         {{"--sq", "1"}, {"--sq", "--seq"}},
         {{"--nothing-like-it"}, {"unknown option --nothing-like-it"}},
         {{"-s"}, {"-s"}},
+        {{"-f"}, {"--file", "FILE"}},
+        {{"-fx"}, {"-fx"}},
+        {{"-f=x"}, {"-f=x"}},
+        {{"--share", "1%%"}, {"--share", "percentage"}},
+        {{"--share", "%"}, {"--share"}},
+        {{"--share", ""}, {"--share"}},
+        {{"--share", "-1%"}, {"--share"}},
+        {{"--share", "201%"}, {"--share"}},
+        {{"--share", "much"}, {"--share", "any"}},
         {{"--seq"}, {"--seq", "TOKENS"}},
         {{"--seq", "32q"}, {"--seq", "'32q'", "off"}},
         {{"--seq", "0"}, {"--seq", "from 1"}},
@@ -155,8 +229,8 @@ static void test_text_round_trips(void **state)
     (void)state;
     struct target target, again = {0};
     struct up_error error;
-    assert_int_equal(PARSE("--seq", "off", "--rate", "0.1", "--kind", "d", "--keep", "attn:12",
-                           "--span", "0:3", "--file", "x"),
+    assert_int_equal(PARSE("--seq", "off", "--rate", "0.1", "--share", "0.7%", "--kind", "d",
+                           "--keep", "attn:12", "--span", "0:3", "--file", "x"),
                      UP_OK);
     for (const struct up_option *option = table; option->name; option++) {
         char text[64];
@@ -166,6 +240,7 @@ static void test_text_round_trips(void **state)
     }
     assert_int_equal(again.seq, 0);
     assert_true(again.rate == 0.1);
+    assert_true(fabs(again.share - 0.007) < 1e-15);
     assert_int_equal(again.kind, 2);
     assert_int_equal(again.counted.count, 12);
     assert_int_equal(again.span.last, 3);
@@ -184,11 +259,10 @@ static void test_trainer_table_is_sound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_last_wins_and_off),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_text_round_trips),
-        cmocka_unit_test(test_trainer_table_is_sound),
+        cmocka_unit_test(test_values),           cmocka_unit_test(test_last_wins_and_off),
+        cmocka_unit_test(test_percentages),      cmocka_unit_test(test_letters),
+        cmocka_unit_test(test_positional),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_text_round_trips), cmocka_unit_test(test_trainer_table_is_sound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

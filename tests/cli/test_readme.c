@@ -64,6 +64,13 @@ static void test_report_options(void **state)
     check_section("upipe-report peak", up_command_peak.options);
     check_section("upipe-report tensors", up_command_tensors.options);
     check_section("upipe-report timeline", up_command_timeline.options);
+    check_section("upipe-report diff", up_command_diff.options);
+    check_section("upipe-report check", up_command_check.options);
+    check_section("upipe-report history", up_command_history.options);
+    check_section("upipe-report score", up_command_score.options);
+    check_section("upipe-report whatis", up_command_whatis.options);
+    check_section("upipe-report calibrate", up_command_calibrate.options);
+    check_section("upipe-report advise", up_command_advise.options);
 }
 
 int main(void)

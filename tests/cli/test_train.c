@@ -246,7 +246,8 @@ static void test_memory_limit(void **state)
         assert_true(strstr(program.out, "Out of memory: layers.") < strstr(program.out, "Peak "));
         check_post_mortem(trace);
     }
-    program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--memory-limit", "1MiB");
+    program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--memory-limit", "1MiB",
+                "--no-admission");
     assert_int_equal(program.status, 1);
     assert_non_null(strstr(program.err, "out of device memory: "));
     folder_remove(folder);

@@ -23,7 +23,7 @@ static void set(struct up_device *device, enum up_stream stream, int *to, const 
                 int value)
 {
     struct set_args args = {to, from, value};
-    device->ops->launch(device, stream, (union up_run){.cpu = run_set}, &args, sizeof args,
+    device->ops->launch(device, stream, (union up_call){.cpu = run_set}, &args, sizeof args,
                         &(struct up_cost){0});
 }
 
@@ -108,7 +108,7 @@ static void test_dry_clock(void **state)
                                  .launch_s = 1e-6};
     struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
     const struct up_device_ops *ops = device->ops;
-    union up_run nothing = {NULL};
+    union up_call nothing = {NULL};
     struct up_cost matmul = {UP_COST_MATMUL, 5e6, 1e3}, tiny = {UP_COST_POINTWISE, 1e12, 10};
     struct up_interval first = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &matmul);
     assert_int_equal(first.begin_ns, 0);

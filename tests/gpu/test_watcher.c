@@ -26,7 +26,7 @@ struct rig {
 
 // As on a GPU: when it runs is not known when it is given.
 static struct up_interval launch_now(struct up_device *device, enum up_stream stream,
-                                     union up_run run, const void *args, size_t size,
+                                     union up_call run, const void *args, size_t size,
                                      const struct up_cost *cost)
 {
     int64_t now = device->ops->clock_ns(device);
@@ -147,8 +147,8 @@ static void make_calls(const void *pointer)
 
 static void launch(struct rig *rig, const char *name, const struct work_args *args)
 {
-    up_launch(&rig->rank, UP_STREAM_COMPUTE, name, (union up_run){.cpu = make_calls}, args,
-              sizeof *args, (struct up_cost){.class = UP_COST_POINTWISE});
+    up_launch(&rig->rank, UP_STREAM_COMPUTE, name, (union up_call){.cpu = make_calls}, args,
+              sizeof *args, &(struct up_cost){.class = UP_COST_POINTWISE});
 }
 
 static void test_work_and_ranges(void **state)

@@ -4,6 +4,7 @@
 
 #include "tests/report/fixture.h"
 
+#include <stdbool.h>
 #include <sys/wait.h>
 
 struct outcome {
@@ -51,6 +52,49 @@ static inline int count_lines(const char *text)
     int lines = 0;
     for (; *text; text++) lines += *text == '\n';
     return lines;
+}
+
+/* `text` is what golden/<name>.txt holds; UP_UPDATE_GOLDEN=1 writes it there. */
+static inline void golden_check(const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/tests/report/golden/%s.txt", UP_TEST_SOURCE, name);
+    if (getenv("UP_UPDATE_GOLDEN")) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        assert_true(fputs(text, file) >= 0);
+        assert_int_equal(fclose(file), 0);
+    }
+    char *golden = fixture_read(path);
+    if (!golden) fail_msg("%s is missing: UP_UPDATE_GOLDEN=1 makes it", path);
+    assert_string_equal(text, golden);
+    free(golden);
+}
+
+// Under sanitizers a test takes fewer of its cases.
+static inline bool takes_few(void)
+{
+    const char *brief = getenv("UP_TEST_SHORT");
+    return brief && *brief;
+}
+
+// Status, and nothing on stderr.
+static inline void expect_status(const struct outcome *outcome, int status)
+{
+    if (outcome->status != status || *outcome->err)
+        fail_msg("status %d, expected %d: %s%s", outcome->status, status, outcome->err,
+                 outcome->out);
+}
+
+// Status 2, and one line that says this.
+static inline void expect_refusal(const char *words, const char *says)
+{
+    struct outcome outcome = report("LC_ALL=C.UTF-8", words);
+    const char *newline = strchr(outcome.err, '\n');
+    if (outcome.status != 2 || !newline || newline[1] || !strstr(outcome.err, says))
+        fail_msg("%s: expected 2 and '%s', not %d and: %s", words, says, outcome.status,
+                 outcome.err);
+    outcome_release(&outcome);
 }
 
 #endif

@@ -167,22 +167,6 @@ static void database_of(const char *words, char out[64])
     snprintf(out, 64, "%.*s", (int)(end + 3 - begin), begin);
 }
 
-static void check_golden(const char *name, const char *text)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/tests/report/golden/%s.txt", UP_TEST_SOURCE, name);
-    if (getenv("UP_UPDATE_GOLDEN")) {
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        assert_int_equal(fclose(file), 0);
-    }
-    char *golden = fixture_read(path);
-    if (!golden) fail_msg("%s is missing: UP_UPDATE_GOLDEN=1 makes it", path);
-    assert_string_equal(text, golden);
-    free(golden);
-}
-
 static void test_case(void **state)
 {
     const struct golden *c = *state;
@@ -196,7 +180,7 @@ static void test_case(void **state)
     struct outcome outcome = report("LC_ALL=C.UTF-8", c->words);
     assert_string_equal(outcome.err, "");
     assert_int_equal(outcome.status, 0);
-    check_golden(c->name, outcome.out);
+    golden_check(c->name, outcome.out);
     outcome_release(&outcome);
     folder_remove(folder);
 }

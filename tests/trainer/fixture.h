@@ -107,7 +107,7 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
     struct bench *bench = member->bench;
     int number = (int)(member - bench->member);
     struct up_trace *const *traces = argument;
-    UP_TRY(up_group_join(&bench->group, number, err));
+    UP_TRY(up_group_join(&bench->group, member->seat, err));
     UP_TRY(up_rank_init(&member->rank, number, member->seat->device, traces ? traces[number] : NULL,
                         NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &bench->config, member->seat->world,
@@ -131,7 +131,7 @@ static inline void bench_open_traced(struct bench *bench, const struct up_config
     bench->options.chaos = (int64_t)chaos_seed;
     must(up_config_check(&bench->config, &error));
     must(up_machine_find("generic", &machine, &error));
-    must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, &error));
+    must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, NULL, &error));
     bench->count = bench->group.count;
     assert_true(bench->count <= MAX_RANKS);
     for (int r = 0; r < bench->count; r++) {

@@ -50,24 +50,9 @@ static void test_room(void **state)
     up_trainer_plan_release(&plan);
 }
 
-// The cpu's libraries need none.
-static void test_none_on_cpu(void **state)
-{
-    (void)state;
-    struct up_error error = {0};
-    struct up_trainer_plan plan;
-    struct up_config config = llama(64, 2);
-    config.as = UP_DEVICE_CPU;
-    config.dtype = UP_F32;
-    must(up_trainer_plan(&config, 0, &plan, &error));
-    assert_null(plan.rehearsal);
-    up_trainer_plan_release(&plan);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_distinct_calls),
-                                       cmocka_unit_test(test_room),
-                                       cmocka_unit_test(test_none_on_cpu)};
+                                       cmocka_unit_test(test_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

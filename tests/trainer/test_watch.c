@@ -31,7 +31,7 @@ static void test_progress_is_quiet(void **state)
     struct up_error error = {0};
     struct heard heard = {0};
     _Atomic uint64_t *const at[] = {&counters[0], &counters[1], &counters[2]};
-    struct up_watch *watch = up_watch_start(at, 3, 0.5, hear, &heard, &error);
+    struct up_watch *watch = up_watch_start(at, 0, 3, 0.5, hear, &heard, &error);
     assert_non_null(watch);
     for (int i = 0; i < 20; i++) {
         nap(0.05);
@@ -50,16 +50,16 @@ static void test_hang_is_told_once(void **state)
     struct up_error error = {0};
     struct heard heard = {0};
     _Atomic uint64_t *const at[] = {&counters[0], &counters[1], &counters[2], &counters[3]};
-    struct up_watch *watch = up_watch_start(at, 4, 0.1, hear, &heard, &error);
+    struct up_watch *watch = up_watch_start(at, 4, 4, 0.1, hear, &heard, &error);
     nap(0.9);
     up_watch_stop(watch);
     // Nor while it is told to wait.
-    watch = up_watch_start(at, 4, 0.1, hear, &heard, &error);
+    watch = up_watch_start(at, 4, 4, 0.1, hear, &heard, &error);
     up_watch_pause(watch, true);
     nap(0.4);
     up_watch_stop(watch);
     assert_int_equal(heard.times, 1);
-    assert_non_null(strstr(heard.text, "rank 1, 3"));
+    assert_non_null(strstr(heard.text, "rank 5, 7"));
 }
 
 int main(void)

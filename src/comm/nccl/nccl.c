@@ -5,6 +5,7 @@
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct nccl_comm {
     struct up_comm base;
@@ -101,13 +102,23 @@ static void abort_group(struct up_comm *comm, const char *reason)
     up_comm_abort(nccl_of(comm)->local, reason);
 }
 
+// NCCL notices that another process has died, but not why: who knows is given a second to say it.
+static void abort_for(struct up_comm *local, const char *reason)
+{
+    struct up_error error;
+    for (int i = 0; i < 100 && !up_comm_check(local, &error); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    up_comm_abort(local, reason);
+}
+
 // An error that NCCL meets later, in its own threads, counts as well.
 static enum up_status check(struct up_comm *comm, struct up_error *err)
 {
+    struct nccl_comm *nccl = nccl_of(comm);
     ncclResult_t result = ncclSuccess;
-    if (!ncclCommGetAsyncError(nccl_of(comm)->comm, &result) && result && result != ncclInProgress)
-        up_comm_abort(nccl_of(comm)->local, ncclGetErrorString(result));
-    return up_comm_check(nccl_of(comm)->local, err);
+    if (!ncclCommGetAsyncError(nccl->comm, &result) && result && result != ncclInProgress)
+        abort_for(nccl->local, ncclGetErrorString(result));
+    return up_comm_check(nccl->local, err);
 }
 
 // Of a group that was given up the collectives under way are given up too: they would never end.
@@ -129,23 +140,52 @@ static const struct up_comm_ops nccl_ops = {.run = {.cuda = run},
                                             .check = check,
                                             .destroy = destroy};
 
-enum up_status up_comm_nccl_create(const struct up_nccl_id *id, struct up_comm *local,
-                                   struct up_comm **comm, struct up_error *err)
+// Takes `local`, in any case.
+static struct nccl_comm *wrap(struct up_comm *local, struct up_error *err)
 {
-    ncclUniqueId unique;
     struct nccl_comm *nccl = calloc(1, sizeof *nccl);
-    if (!nccl) {
+    if (nccl)
+        *nccl =
+            (struct nccl_comm){{&nccl_ops, up_comm_size(local), up_comm_rank(local)}, NULL, local};
+    else {
         up_comm_destroy(local);
-        return up_fail(err, UP_FAILED, "out of host memory");
+        up_fail(err, UP_FAILED, "out of host memory");
     }
-    *nccl = (struct nccl_comm){{&nccl_ops, up_comm_size(local), up_comm_rank(local)}, NULL, local};
-    memcpy(&unique, id->bytes, sizeof unique);
-    ncclResult_t result = ncclCommInitRank(&nccl->comm, nccl->base.size, unique, nccl->base.rank);
+    return nccl;
+}
+
+// What NCCL made of it; a communicator that it did not make is none.
+static enum up_status finish(struct nccl_comm *nccl, ncclResult_t result, struct up_comm **comm,
+                             struct up_error *err)
+{
     if (!result) {
         *comm = &nccl->base;
         return UP_OK;
     }
+    enum up_status rc = up_comm_check(nccl->local, err); // it may be no more than the consequence
+    if (!rc) rc = up_fail(err, UP_FAILED, "NCCL: %s", ncclGetErrorString(result));
     nccl->comm = NULL;
     destroy(&nccl->base);
-    return up_fail(err, UP_FAILED, "NCCL: %s", ncclGetErrorString(result));
+    return rc;
+}
+
+enum up_status up_comm_nccl_create(const struct up_nccl_id *id, struct up_comm *local,
+                                   struct up_comm **comm, struct up_error *err)
+{
+    ncclUniqueId unique;
+    struct nccl_comm *nccl = wrap(local, err);
+    if (!nccl) return UP_FAILED;
+    memcpy(&unique, id->bytes, sizeof unique);
+    ncclResult_t result = ncclCommInitRank(&nccl->comm, nccl->base.size, unique, nccl->base.rank);
+    return finish(nccl, result, comm, err);
+}
+
+enum up_status up_comm_nccl_split(struct up_comm *parent, int color, struct up_comm *local,
+                                  struct up_comm **comm, struct up_error *err)
+{
+    struct nccl_comm *nccl = wrap(local, err);
+    if (!nccl) return UP_FAILED;
+    ncclResult_t result =
+        ncclCommSplit(nccl_of(parent)->comm, color, nccl->base.rank, &nccl->comm, NULL);
+    return finish(nccl, result, comm, err);
 }

@@ -48,7 +48,7 @@ static void release(struct up_device *device, enum up_space space, void *base, i
     munmap(base, (size_t)bytes);
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
     (void)cost;
@@ -81,7 +81,7 @@ static struct up_interval copy(struct up_device *device, enum up_stream stream, 
     (void)to_space;
     (void)from_space;
     struct copy_args args = {to, from, (size_t)bytes};
-    return launch(device, stream, (union up_run){.cpu = run_copy}, &args, sizeof args, NULL);
+    return launch(device, stream, (union up_call){.cpu = run_copy}, &args, sizeof args, NULL);
 }
 
 static struct up_moment now_in(struct up_device *device, enum up_stream stream)

@@ -298,7 +298,7 @@ static int64_t clock_ns(struct up_device *device)
     return up_clock_ns() - cuda_of(device)->start_ns;
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -356,6 +356,14 @@ static cudaEvent_t event_after(struct up_cuda *cuda, uint64_t ticket)
     up_cuda_try(cuda, cudaEventRecord(cuda->recorded[slot].event, cuda->stream), "an event");
     cuda->recorded[slot].ticket = cuda->given;
     return cuda->recorded[slot].event;
+}
+
+static struct up_moment mark(struct up_device *device, enum up_stream stream)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    struct up_cuda *on = &cuda->stream[stream];
+    if (on->given && !cuda->error.status) event_after(on, on->given);
+    return now_in(device, stream);
 }
 
 static void wait_moment(struct up_device *device, enum up_stream stream, struct up_moment moment)
@@ -446,6 +454,7 @@ static const struct up_device_ops cuda_ops = {
     .now_in = now_in,
     .tick = tick,
     .wait = wait_moment,
+    .mark = mark,
     .synchronize = synchronize,
     .check = check,
     .used_bytes = used_bytes,
@@ -492,10 +501,15 @@ static void took(struct cuda_device *cuda, const char *owner, int64_t used_befor
 
 static enum up_status make_streams(struct cuda_device *cuda, struct up_error *err)
 {
+    int least = 0, greatest = 0;
+    cudaError_t ranged = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (ranged) return fail_at(cuda, "has no stream priorities", ranged, err);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         struct up_cuda *stream = &cuda->stream[i];
         stream->device = cuda;
-        cudaError_t status = cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking);
+        // What feeds the computation goes before it where both could run.
+        cudaError_t status = cudaStreamCreateWithPriority(
+            &stream->stream, cudaStreamNonBlocking, i == UP_STREAM_COMPUTE ? least : greatest);
         for (int e = 0; !status && e < EVENTS; e++)
             status = cudaEventCreateWithFlags(&stream->recorded[e].event, cudaEventDisableTiming);
         if (status) return fail_at(cuda, "cannot make a stream", status, err);
@@ -557,6 +571,11 @@ struct up_device *up_device_cuda_create(int index, struct up_error *err)
         return NULL;
     }
     return &cuda->base;
+}
+
+int up_device_cuda_index(const struct up_device *device)
+{
+    return ((const struct cuda_device *)device)->index;
 }
 
 int up_device_cuda_count(void)

@@ -51,7 +51,7 @@ static struct up_interval advance(struct dry_device *dry, enum up_stream stream,
     return (struct up_interval){begin, dry->stream_ns[stream]};
 }
 
-static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_run run,
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
     (void)run;

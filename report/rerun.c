@@ -1,0 +1,266 @@
+#include "report/rerun.h"
+#include "comm/comm.h"
+#include "trainer/machine.h"
+#include "trainer/plan.h"
+#include "trainer/step.h"
+
+#include <jansson.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- The config --------------------------------------------------------------------------------
+ */
+
+enum { CP_DP_MOST = 1 << 20, MICRO_BATCHES_MOST = 1 << 16 };
+
+static int64_t whole(const json_t *object, const char *name)
+{
+    return json_integer_value(json_object_get(object, name)); // 0 where there is none
+}
+
+static bool flag(const json_t *object, const char *name)
+{
+    return json_is_true(json_object_get(object, name));
+}
+
+static bool is(const json_t *object, const char *name, const char *word)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+    return text && !strcmp(text, word);
+}
+
+// What a step does depends on shapes alone: the rest is filled with what any model may have.
+static void read_model(const json_t *m, struct up_model *model)
+{
+    const char *family = json_string_value(json_object_get(m, "family"));
+    *model = (struct up_model){.name = "stored",
+                               .layers = whole(m, "layers"),
+                               .hidden = whole(m, "hidden"),
+                               .ff = whole(m, "ff"),
+                               .heads = whole(m, "heads"),
+                               .kv_heads = whole(m, "kv_heads"),
+                               .head_dim = whole(m, "head_dim"),
+                               .vocab = whole(m, "vocab"),
+                               .max_positions = 8192,
+                               .qk_norm = flag(m, "qk_norm"),
+                               .tied = flag(m, "tied"),
+                               .norm_epsilon = 1e-5,
+                               .rope_theta = 10000,
+                               .init_std = 0.02};
+    snprintf(model->family, sizeof model->family, "%s", family ? family : "");
+}
+
+// As up_config_json wrote it.
+static void read_config(const json_t *c, struct up_config *config)
+{
+    *config = (struct up_config){
+        .as = is(c, "as", "cuda") ? UP_DEVICE_CUDA : UP_DEVICE_CPU,
+        .dtype = is(c, "dtype", "bf16") ? UP_BF16 : UP_F32,
+        .seq = whole(c, "seq"),
+        .batch = whole(c, "batch"),
+        .accum = whole(c, "accum"),
+        .cp = whole(c, "cp"),
+        .dp = whole(c, "dp"),
+        .fsdp = flag(c, "fsdp"),
+        .optimizer_host = flag(c, "optimizer_host"),
+        .checkpoint = is(c, "checkpoint", "attn")    ? UP_CHECKPOINT_ATTN
+                      : is(c, "checkpoint", "block") ? UP_CHECKPOINT_BLOCK
+                                                     : UP_CHECKPOINT_NONE,
+        .attn_layers = whole(c, "attn_layers"),
+        .offload_layers = whole(c, "offload_layers"),
+        .tile_mlp = whole(c, "tile_mlp"),
+        .tile_loss = whole(c, "tile_loss"),
+        .tile_attn = whole(c, "tile_attn"),
+        .upipe = whole(c, "upipe"),
+    };
+    read_model(json_object_get(c, "model"), &config->model);
+}
+
+static bool within(int64_t value, int64_t least, int64_t most)
+{
+    return value >= least && value <= most;
+}
+
+static bool can_run(const struct up_config *c)
+{
+    return within(c->cp, 1, CP_DP_MOST) && within(c->dp, 1, CP_DP_MOST / c->cp) &&
+           within(c->accum, 1, MICRO_BATCHES_MOST) && within(c->batch, 1, CP_DP_MOST) &&
+           c->seq >= 1 && c->tile_mlp >= 0 && c->tile_loss >= 0 && c->tile_attn >= 0 &&
+           within(c->upipe, 1, CP_DP_MOST) && within(c->attn_layers, 0, c->model.layers) &&
+           within(c->offload_layers, 0, c->model.layers);
+}
+
+// The hash tells whether it is what was run.
+static enum up_status check_hash(const struct up_rerun_of *of, const struct up_config *config,
+                                 struct up_error *err)
+{
+    char hash[17];
+    if (!up_config_hash(config, hash)) return up_fail(err, UP_FAILED, "out of host memory");
+    if (!strcmp(of->config_hash, hash)) return UP_OK;
+    return up_fail(err, UP_USAGE, "%s: its configuration is not one that this upipe can run again",
+                   of->path);
+}
+
+static enum up_status find_config(const struct up_rerun_of *of, struct up_config *config,
+                                  struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    json_error_t error = {0};
+    json_t *stored = json_loads(of->config, 0, &error);
+    if (!stored && json_error_code(&error) == json_error_out_of_memory)
+        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    const json_t *c = json_object_get(stored, "config");
+    if (!json_is_object(c))
+        UP_TRY(up_fail(err, UP_USAGE, "%s: it does not hold the configuration of a run of upipe's",
+                       of->path));
+    read_config(c, config);
+    UP_TRY(up_model_check(&config->model, of->path, err));
+    if (!can_run(config))
+        UP_TRY(up_fail(err, UP_USAGE, "%s: its configuration is out of all range", of->path));
+    UP_TRY(up_config_check(config, err));
+    UP_TRY(check_hash(of, config, err));
+    if (of->rank < 0 || of->rank >= up_config_ranks(config))
+        UP_TRY(up_fail(err, UP_USAGE, "%s: it has no rank %lld", of->path, (long long)of->rank));
+out:
+    json_decref(stored);
+    return rc;
+}
+
+/* --- The step ----------------------------------------------------------------------------------
+ */
+
+/* The dry device with one slot of its interface listened to: `ops` comes first, so that a device
+ * leads back to its listener. */
+struct listener {
+    struct up_device_ops ops;
+    const struct up_device_ops *inner;
+    struct up_rerun *rerun;
+    int64_t capacity, most;
+    bool listening, failed;
+    volatile int stop;
+};
+
+static enum up_rerun_sort sort_of(enum up_cost_class class)
+{
+    switch (class) {
+    case UP_COST_MATMUL:
+        return UP_RERUN_MATMUL;
+    case UP_COST_ATTENTION_FORWARD:
+        return UP_RERUN_ATTENTION_FORWARD;
+    case UP_COST_ATTENTION_BACKWARD:
+        return UP_RERUN_ATTENTION_BACKWARD;
+    default:
+        return UP_RERUN_POINTWISE;
+    }
+}
+
+static void note(struct listener *l, const struct up_cost *cost)
+{
+    struct up_rerun *rerun = l->rerun;
+    if (!l->listening || l->stop || cost->class == UP_COST_COLLECTIVE) return;
+    if (rerun->count == l->capacity) {
+        l->capacity = l->capacity ? 2 * l->capacity : 1024;
+        void *grown = reallocarray(rerun->costs, (size_t)l->capacity, sizeof *rerun->costs);
+        if (!grown) {
+            l->failed = true;
+            l->stop = 1;
+            return;
+        }
+        rerun->costs = grown;
+    }
+    rerun->costs[rerun->count++] =
+        (struct up_rerun_cost){sort_of(cost->class), cost->flops, cost->bytes};
+    if (l->most && rerun->count > l->most) l->stop = 1;
+}
+
+static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
+                                 const void *args, size_t size, const struct up_cost *cost)
+{
+    struct listener *l = (struct listener *)(uintptr_t)device->ops;
+    note(l, cost);
+    return l->inner->launch(device, stream, run, args, size, cost);
+}
+
+static void listen_to(struct up_device *device, struct listener *l)
+{
+    l->inner = device->ops;
+    l->ops = *device->ops;
+    l->ops.launch = launch;
+    device->ops = &l->ops;
+}
+
+// What a step takes: the first begins with idle streams, so that the second is the one.
+static enum up_status run_steps(struct up_trainer *trainer, struct listener *l,
+                                struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_device *device = trainer->rank->device;
+    static const struct up_hyper hyper = {0};
+    struct up_step_result result;
+    for (int step = 0; step < 2; step++) {
+        int64_t begin = device->ops->clock_ns(device);
+        l->listening = step == 0;
+        UP_TRY(up_trainer_step(trainer, step, 1, &hyper, &result, err));
+        l->rerun->step_s = (double)(device->ops->clock_ns(device) - begin) / 1e9;
+    }
+out:
+    if (l->failed) return up_fail(err, UP_FAILED, "out of host memory");
+    if (!l->stop) return rc;
+    l->rerun->step_s = NAN;
+    return UP_OK;
+}
+
+static enum up_status rerun_config(const struct up_config *config, int rank,
+                                   struct up_device *device, struct listener *listener,
+                                   struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_comm *world = NULL, *cp = NULL;
+    struct up_rank dry = {0};
+    struct up_trainer trainer = {0};
+    struct up_trainer_plan plan = {0};
+    UP_TRY(up_comm_dry_create((int)up_config_ranks(config), rank, &world, err));
+    UP_TRY(up_comm_dry_create((int)config->cp, (int)up_config_cp_rank(config, rank), &cp, err));
+    UP_TRY(up_rank_init(&dry, rank, device, NULL, NULL, err));
+    UP_TRY(up_trainer_init(&trainer, &dry, config, world, cp, err));
+    trainer.stop = &listener->stop;
+    // Where tensors lie decides which stream waits for which, and so the time; not what is done.
+    if (!listener->most) {
+        UP_TRY(up_trainer_plan(config, rank, &plan, err));
+        UP_TRY(up_rank_use_plan(&dry, &plan.step, err));
+    }
+    UP_TRY(run_steps(&trainer, listener, err));
+out:
+    up_trainer_release(&trainer);
+    if (dry.device) up_rank_release(&dry);
+    up_trainer_plan_release(&plan);
+    up_comm_destroy(cp);
+    up_comm_destroy(world);
+    return rc;
+}
+
+enum up_status up_rerun_step(const struct up_rerun_of *of, const struct up_figures *figures,
+                             int64_t most, struct up_rerun *rerun, struct up_error *err)
+{
+    struct listener listener = {.rerun = rerun, .most = most};
+    struct up_config config;
+    struct up_machine machine;
+    *rerun = (struct up_rerun){.step_s = NAN};
+    enum up_status rc = find_config(of, &config, err);
+    if (rc != UP_OK) return rc;
+    up_machine_of_figures(figures, &machine);
+    struct up_device *device = up_device_dry_create(config.as, &machine, err);
+    if (!device) return err->status;
+    listen_to(device, &listener);
+    rc = rerun_config(&config, (int)of->rank, device, &listener, err);
+    up_device_destroy(device);
+    return rc;
+}
+
+void up_rerun_release(struct up_rerun *rerun)
+{
+    free(rerun->costs);
+    *rerun = (struct up_rerun){0};
+}

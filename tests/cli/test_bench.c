@@ -1,0 +1,79 @@
+/* upipe-train bench: what it measures is a machine that a dry run takes. */
+#include "program.h"
+
+#include <jansson.h>
+
+static struct program program;
+
+// Every figure is there, positive and measured, and a dry run on that machine takes some time.
+static void test_machine_file(void **state)
+{
+    (void)state;
+    static const char *const figures[] = {"device_bytes",
+                                          "host_bytes",
+                                          "matmul_flops_per_s",
+                                          "attention_forward_flops_per_s",
+                                          "attention_backward_flops_per_s",
+                                          "memory_bytes_per_s",
+                                          "to_host_bytes_per_s",
+                                          "from_host_bytes_per_s",
+                                          "link_bytes_per_s",
+                                          "launch_s"};
+    char folder[32], machine[64];
+    folder_make(folder);
+    snprintf(machine, sizeof machine, "%s/machine.json", folder);
+    program_run(&program, "upipe-train", "bench", "--seq", "64", "--ranks", "2", "--stack", "upipe",
+                "--output", machine);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "matmul 32 x "));
+    assert_non_null(strstr(program.out, "all-to-all"));
+    json_t *root = json_load_file(machine, 0, NULL);
+    assert_non_null(root);
+    for (int i = 0; i < UP_COUNT(figures); i++) {
+        const json_t *figure = json_object_get(root, figures[i]);
+        assert_true(json_number_value(json_object_get(figure, "value")) > 0);
+        assert_non_null(
+            strstr(json_string_value(json_object_get(figure, "source")), "measured by"));
+    }
+    json_decref(root);
+    program_run(&program, "upipe-train", "--device", "dry", "--machine", machine, "--seq", "64",
+                "--steps", "1");
+    assert_int_equal(program.status, 0);
+    folder_remove(folder);
+}
+
+static void test_alone(void **state)
+{
+    (void)state;
+    program_run(&program, "upipe-train", "bench", "--seq", "64");
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "attention_backward"));
+    assert_null(strstr(program.out, "all-gather"));
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    char folder[32], other[64];
+    folder_make(folder);
+    program_run(&program, "upipe-train", "bench", "--device", "dry");
+    assert_int_equal(program.status, 2);
+    assert_non_null(strstr(program.err, "bench: expected --device"));
+    snprintf(other, sizeof other, "%s/other", folder);
+    file_write_text(other, 100);
+    program_run(&program, "upipe-train", "bench", "--seq", "64", "--output", other);
+    assert_int_equal(program.status, 2);
+    assert_string_equal(program.out, "");
+    struct stat status;
+    assert_int_equal(stat(other, &status), 0);
+    assert_int_equal(status.st_size, 100);
+    folder_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_machine_file),
+                                       cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+/* Rates learnt from timed work: by themselves, on work whose machine is known; from dry runs, which
+ * must give their own machine back; from a cpu run; and what a run cannot tell. */
+#include "base/base.h"
+#include "report/calibration.h"
+#include "tests/report/run.h"
+
+#include <jansson.h>
+#include <math.h>
+
+/* --- Numbers -----------------------------------------------------------------------------------
+ */
+
+// A machine of round figures, as the dry device would have it.
+enum { FLOPS = 1000, BYTES = 100 };
+static const double launch_s = 1;
+
+static struct up_timed work(enum up_work_sort sort, double flops, double bytes)
+{
+    double seconds = fmax(fmax(flops / FLOPS, bytes / BYTES), launch_s);
+    return (struct up_timed){.sort = sort, .seconds = seconds, .flops = flops, .bytes = bytes};
+}
+
+static struct up_rates learn(struct up_timed *items, int count)
+{
+    struct up_rates rates;
+    struct up_error err = {0};
+    struct up_timed_list list = {.items = items, .count = count};
+    assert_int_equal(up_rates_learn(&list, &rates, &err), UP_OK);
+    return rates;
+}
+
+static void expect_rate(const struct up_rates *rates, enum up_machine_figure figure, double value,
+                        int64_t samples)
+{
+    const struct up_rate *rate = &rates->of[figure];
+    if (isnan(value) ? !isnan(rate->value) : fabs(rate->value - value) > 1e-9 * value)
+        fail_msg("%s: %g, expected %g", up_figure_name(figure), rate->value, value);
+    if (rate->samples != samples)
+        fail_msg("%s: %lld samples, expected %lld", up_figure_name(figure),
+                 (long long)rate->samples, (long long)samples);
+}
+
+// What is bound by launches or by memory says nothing about products.
+static void test_what_binds(void **state)
+{
+    (void)state;
+    struct up_timed items[] = {
+        work(UP_SORT_POINTWISE, 0, 1),           // launch
+        work(UP_SORT_POINTWISE, 0, 2),           // launch
+        work(UP_SORT_POINTWISE, 0, 1000),        // memory, 10 s
+        work(UP_SORT_POINTWISE, 0, 5000),        // memory, 50 s
+        work(UP_SORT_MATMUL, 10000, 5),          // products, 10 s
+        work(UP_SORT_MATMUL, 50000, 500),        // products, 50 s
+        work(UP_SORT_MATMUL, 10000, 9000),       // memory, 90 s
+        work(UP_SORT_MATMUL, 100, 5),            // launch
+        work(UP_SORT_ATTENTION_FORWARD, 500, 1), // launch
+    };
+    struct up_rates rates = learn(items, UP_COUNT(items));
+    expect_rate(&rates, UP_FIGURE_MEMORY, BYTES, 2);
+    expect_rate(&rates, UP_FIGURE_MATMUL, FLOPS, 2);
+    expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD, NAN, 0);
+    expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD, NAN, 0);
+    expect_rate(&rates, UP_FIGURE_LINK, NAN, 0);
+    expect_rate(&rates, UP_FIGURE_LAUNCH, launch_s, 4); // all the small ones
+}
+
+// Half of the time, not half of the samples: three slow small ones do not outweigh a large one; and
+// what was held up counts as those that are alike.
+static void test_weighted_by_time(void **state)
+{
+    (void)state;
+    struct up_timed items[] = {
+        {UP_SORT_POINTWISE, 0.1, 0, 1},        {UP_SORT_COLLECTIVE, 100, 0, 1000},
+        {UP_SORT_COLLECTIVE, 10, 0, 10},       {UP_SORT_COLLECTIVE, 10, 0, 10},
+        {UP_SORT_COLLECTIVE, 10, 0, 10},       {UP_SORT_TO_HOST, 3, 0, 3000},
+        {UP_SORT_TO_HOST, 4, 0, 8000},         {UP_SORT_TO_HOST, 5, 0, 25000},
+        {UP_SORT_FROM_HOST, 0.15, 0, 1000000}, // as short as a launch
+        {UP_SORT_MATMUL, 1, 1e6, NAN},         {UP_SORT_MATMUL, 1, 1e6, NAN},
+        {UP_SORT_MATMUL, 1000, 1e6, NAN}, // held up
+    };
+    struct up_rates rates = learn(items, UP_COUNT(items));
+    expect_rate(&rates, UP_FIGURE_LINK, 10, 4);
+    expect_rate(&rates, UP_FIGURE_TO_HOST, 2000, 3);
+    expect_rate(&rates, UP_FIGURE_FROM_HOST, NAN, 0);
+    expect_rate(&rates, UP_FIGURE_MEMORY, NAN, 0);
+    expect_rate(&rates, UP_FIGURE_MATMUL, 1e6, 3);
+}
+
+static void test_odd_numbers(void **state)
+{
+    (void)state;
+    struct up_timed items[] = {
+        {UP_SORT_POINTWISE, 1e-9, 0, 1e300}, {UP_SORT_POINTWISE, 1e300, NAN, 1},
+        {UP_SORT_MATMUL, 1e-300, -1, NAN},   {UP_SORT_MATMUL, 10, INFINITY, INFINITY},
+        {UP_SORT_COLLECTIVE, 10, 0, -1e300}, {UP_SORT_TO_HOST, INFINITY, 0, 0},
+    };
+    struct up_rates rates = learn(items, UP_COUNT(items));
+    for (int i = 0; i < UP_FIGURE_COUNT; i++)
+        assert_true(isnan(rates.of[i].value) ||
+                    (rates.of[i].value > 0 && isfinite(rates.of[i].value)));
+    rates = learn(items, 0);
+    for (int i = 0; i < UP_FIGURE_COUNT; i++) expect_rate(&rates, i, NAN, 0);
+}
+
+/* --- Runs --------------------------------------------------------------------------------------
+ */
+
+static int enter(void **state)
+{
+    *state = folder_enter();
+    return 0;
+}
+
+static int leave(void **state)
+{
+    folder_remove(*state);
+    return 0;
+}
+
+static void train(const char *words)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "'%s/upipe-train' %s >log.txt 2>&1", UP_TEST_BUILD, words);
+    if (system(command) != 0) fail_msg("%s: %s", command, fixture_read("log.txt"));
+}
+
+static json_t *calibrate(const char *words)
+{
+    char command[512];
+    snprintf(command, sizeof command, "calibrate %s --json", words);
+    struct outcome outcome = report("", command);
+    expect_status(&outcome, 0);
+    json_t *root = json_loads(outcome.out, 0, NULL);
+    assert_non_null(root);
+    outcome_release(&outcome);
+    return root;
+}
+
+static json_t *figure_of(const json_t *root, const char *name)
+{
+    size_t index;
+    json_t *row;
+    json_array_foreach(
+        json_object_get(root, "figures"), index,
+        row) if (!strcmp(json_string_value(json_object_get(row, "figure")), name)) return row;
+    fail_msg("there is no %s", name);
+    return NULL;
+}
+
+static bool is_learnt(const json_t *root, const char *name)
+{
+    return json_is_true(json_object_get(figure_of(root, name), "learnt"));
+}
+
+// Every figure of a dry run is its machine's, within 1%, and the file says so to upipe-train.
+static void test_dry_gives_its_machine(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *machine, *options;
+        bool links, host;
+    } rows[] = {
+        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, true},
+        {"h100-80g-x8", "--model llama3.2-1b --layers 3 --seq 32K --stack checkpoint", false,
+         false},
+        {"generic", "--model qwen3-4b --layers 2 --seq 64K --ranks 4 --stack offload", true, true},
+    };
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char words[512];
+        struct up_figures machine, learnt;
+        struct up_error err = {0};
+        snprintf(words, sizeof words, "--device dry --machine %s --steps 2 --trace run.db %s",
+                 rows[i].machine, rows[i].options);
+        train(words);
+        json_t *root = calibrate("run.db -o learnt.json");
+        assert_int_equal(up_figures_find(rows[i].machine, &machine, &err), UP_OK);
+        assert_int_equal(up_figures_find("learnt.json", &learnt, &err), UP_OK);
+        assert_string_equal(learnt.name, "learnt");
+        for (int f = 0; f < UP_FIGURE_COUNT; f++)
+            if (!(fabs(learnt.of[f] - machine.of[f]) <= 0.01 * machine.of[f]))
+                fail_msg("%s of %s: %g, expected %g", up_figure_name(f), rows[i].machine,
+                         learnt.of[f], machine.of[f]);
+        static const char *const always[] = {"matmul_flops_per_s", "attention_forward_flops_per_s",
+                                             "attention_backward_flops_per_s", "memory_bytes_per_s",
+                                             "launch_s"};
+        for (int f = 0; f < UP_COUNT(always); f++) assert_true(is_learnt(root, always[f]));
+        assert_int_equal(is_learnt(root, "link_bytes_per_s"), rows[i].links);
+        assert_int_equal(is_learnt(root, "to_host_bytes_per_s"), rows[i].host);
+        double off = json_real_value(json_object_get(json_object_get(root, "check"), "relative"));
+        assert_true(fabs(off) < 1e-3);
+        json_decref(root);
+    }
+}
+
+// The learnt machine stands in for the one it was learnt from.
+static void test_file_is_read(void **state)
+{
+    (void)state;
+    train("--device dry --machine h200 --model llama3-8b --layers 2 --seq 64K --steps 2 --trace "
+          "run.db");
+    json_decref(calibrate("run.db --output m.json"));
+    train("--device dry --machine m.json --model llama3-8b --layers 2 --seq 64K --steps 2 --trace "
+          "again.db");
+    struct outcome outcome = report("", "check again.db --baseline run.db --time 0.1%");
+    expect_status(&outcome, 0);
+    outcome_release(&outcome);
+    json_error_t error;
+    json_t *file = json_load_file("m.json", 0, &error), *figure;
+    assert_non_null(file);
+    figure = json_object_get(file, "matmul_flops_per_s");
+    const char *source = json_string_value(json_object_get(figure, "source"));
+    assert_non_null(strstr(source, "run.db"));
+    assert_non_null(strstr(source, "median by time of "));
+    source =
+        json_string_value(json_object_get(json_object_get(file, "link_bytes_per_s"), "source"));
+    assert_non_null(strstr(source, "taken from h200"));
+    json_decref(file);
+}
+
+// On cpu: every rate that the run has work for, and a capacity. How near the forecast then comes is
+// a figure of BENCHMARKS.md, and machines are shared: here it only has to be there.
+static void test_cpu(void **state)
+{
+    (void)state;
+    assert_int_equal(system("seq 3000 > text"), 0);
+    train(
+        "--data text --seq 512 --layers 2 --threads 1 --steps 3 --checkpoint block --offload host "
+        "--trace run.db");
+    json_t *root = calibrate("run.db -o cpu.json");
+    static const char *const learnt[] = {"matmul_flops_per_s",  "attention_forward_flops_per_s",
+                                         "memory_bytes_per_s",  "attention_backward_flops_per_s",
+                                         "to_host_bytes_per_s", "from_host_bytes_per_s",
+                                         "device_bytes"};
+    for (int i = 0; i < UP_COUNT(learnt); i++)
+        if (!is_learnt(root, learnt[i])) fail_msg("%s was not learnt", learnt[i]);
+    assert_false(is_learnt(root, "link_bytes_per_s"));
+    double forecast =
+        json_real_value(json_object_get(json_object_get(root, "check"), "forecast_s"));
+    assert_true(forecast > 0);
+    print_message("cpu: a step forecast with what was learnt is %+.0f%% off\n",
+                  100 *
+                      json_real_value(json_object_get(json_object_get(root, "check"), "relative")));
+    json_decref(root);
+    train("--device dry --as cpu --machine cpu.json --seq 512 --layers 2");
+}
+
+/* --- What cannot be told -----------------------------------------------------------------------
+ */
+
+// Kernels of nobody's configuration: products have their rate, memory has not.
+static void make_foreign(const char *path, const char *sql)
+{
+    struct fixture f;
+    fixture_open(&f, path);
+    fixture_describe(&f);
+    fixture_step_begin(&f, 0);
+    fixture_alloc(
+        &f, (struct fixture_tensor){.name = "x", .category = "mlp", .layer = -1, .bytes = 1 << 20});
+    int64_t begin = f.ns;
+    fixture_sql(&f,
+                "INSERT INTO kernel VALUES (1, 0, 'fill', 0, 'compute', NULL, %lld, %lld, 0),"
+                " (2, 0, 'matmul', 0, 'compute', NULL, %lld, %lld, 5e9),"
+                " (3, 0, 'fill', 0, 'compute', NULL, %lld, %lld, 0)",
+                begin, begin + 1000, begin + 1000, begin + 1001000, begin + 2000000,
+                begin + 2500000);
+    fixture_sql(&f,
+                "INSERT INTO collective VALUES (1, 0, 'all_gather', 0, 'comm', NULL, %lld, %lld,"
+                " 7000000)",
+                begin, begin + 1000000);
+    fixture_step_end(&f, 1, 1024, 1 << 20, f.seq, -1);
+    if (sql) fixture_sql(&f, sql, 0);
+    fixture_close(&f);
+}
+
+static void test_foreign(void **state)
+{
+    (void)state;
+    make_foreign("run.db", NULL);
+    json_t *root = calibrate("run.db -o m.json");
+    assert_true(
+        fabs(json_real_value(json_object_get(figure_of(root, "matmul_flops_per_s"), "value")) /
+                 5e12 -
+             1) < 1e-6);
+    assert_true(
+        fabs(json_real_value(json_object_get(figure_of(root, "link_bytes_per_s"), "value")) / 7e9 -
+             1) < 1e-6);
+    assert_false(is_learnt(root, "memory_bytes_per_s"));
+    assert_true(json_is_null(json_object_get(json_object_get(root, "check"), "forecast_s")));
+    const char *note = json_string_value(json_array_get(json_object_get(root, "notes"), 0));
+    assert_non_null(strstr(note, "how many bytes kernels moved is not known"));
+    json_decref(root);
+}
+
+static void test_names_a_lost_machine(void **state)
+{
+    (void)state;
+    make_foreign("run.db", "UPDATE meta SET value = '{\"options\": {\"machine\": \"gone.json\"}}'"
+                           " WHERE key = 'config'");
+    struct outcome outcome = report("", "calibrate run.db -o m.json");
+    expect_status(&outcome, 0);
+    assert_non_null(strstr(outcome.out, "gone.json"));
+    golden_check("calibrate", outcome.out);
+    outcome_release(&outcome);
+}
+
+static void test_malformed(void **state)
+{
+    (void)state;
+    static const char *const lies[] = {
+        "UPDATE kernel SET begin_ns = -9223372036854775807, end_ns = 9223372036854775807",
+        "UPDATE kernel SET end_ns = begin_ns - 5, flops = 'many'",
+        "UPDATE kernel SET step = 9223372036854775807, flops = 1e308; UPDATE step SET step ="
+        " 9223372036854775807",
+        "UPDATE collective SET bytes = -9223372036854775807 - 1",
+        "UPDATE rank SET capacity_bytes = 9223372036854775807",
+        "UPDATE meta SET value = '{\"config\": {\"model\": {\"layers\": 9223372036854775807}}}'"
+        " WHERE key = 'config'",
+        "UPDATE meta SET value = '{\"config\": {\"cp\": -1, \"dp\": 0, \"seq\": 1, \"batch\": 1,"
+        " \"accum\": 1, \"upipe\": 1, \"model\": {\"family\": \"llama\", \"layers\": 1,"
+        " \"hidden\": 8, \"ff\": 8, \"heads\": 1, \"kv_heads\": 1, \"head_dim\": 8, \"vocab\": 8"
+        "}}}' WHERE key = 'config'",
+        "UPDATE meta SET value = '{\"machine\": {\"name\": \"m\", \"launch_s\": -1}}'"
+        " WHERE key = 'config'",
+    };
+    for (int i = 0; i < UP_COUNT(lies); i++) {
+        make_foreign("run.db", lies[i]);
+        struct outcome outcome = report("", "calibrate run.db -o m.json");
+        if ((outcome.status != 0 && outcome.status != 2) || count_lines(outcome.err) > 1)
+            fail_msg("%s: status %d: %s", lies[i], outcome.status, outcome.err);
+        outcome_release(&outcome);
+        struct up_figures figures;
+        struct up_error err = {0};
+        if (access("m.json", F_OK) == 0 && up_figures_find("m.json", &figures, &err) != UP_OK)
+            fail_msg("%s: wrote what is no machine file: %s", lies[i], err.text);
+        unlink("m.json");
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    make_foreign("run.db", NULL);
+    expect_refusal("calibrate run.db", "--output");
+    expect_refusal("calibrate -o m.json", "expected a run.db");
+    expect_refusal("calibrate run.db -o none/m.json", "folder");
+    expect_refusal("calibrate run.db -o h200", "built in");
+    expect_refusal("calibrate run.db -o run.db", "left alone");
+    expect_refusal("calibrate run.db -o .", "left alone");
+    expect_refusal("calibrate run.db -x m.json", "unknown option -x");
+    make_foreign("run.db", "DELETE FROM kernel; DELETE FROM collective");
+    expect_refusal("calibrate run.db -o m.json", "expected a run with kernels");
+    make_foreign("run.db", "UPDATE step SET end_ns = NULL");
+    expect_refusal("calibrate run.db -o m.json", "expected a run with kernels");
+    assert_int_equal(access("m.json", F_OK), -1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_binds),
+                                       cmocka_unit_test(test_weighted_by_time),
+                                       cmocka_unit_test(test_odd_numbers),
+                                       TEST(test_dry_gives_its_machine),
+                                       TEST(test_file_is_read),
+                                       TEST(test_cpu),
+                                       TEST(test_foreign),
+                                       TEST(test_names_a_lost_machine),
+                                       TEST(test_malformed),
+                                       TEST(test_refusals)};
+    return cmocka_run_group_tests_name("calibrate", tests, NULL, NULL);
+}

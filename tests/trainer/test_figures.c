@@ -1,0 +1,151 @@
+/* Machine files written: what is read back, what is replaced, what is left alone, and that a
+ * failure leaves what was there before. */
+#include "tests/cli/program.h"
+#include "trainer/machine.h"
+
+#include <math.h>
+#include <sys/resource.h>
+
+static char folder[32];
+
+static int enter(void **state)
+{
+    (void)state;
+    folder_make(folder);
+    return chdir(folder);
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    assert_int_equal(chdir("/"), 0);
+    folder_remove(folder);
+    return 0;
+}
+
+static struct up_figures some_figures(void)
+{
+    struct up_figures figures = {.name = "some"};
+    for (int i = 0; i < UP_FIGURE_COUNT; i++) figures.of[i] = 1000 * (i + 1);
+    return figures;
+}
+
+static enum up_status write_to(const char *path, const struct up_figures *figures,
+                               struct up_error *err)
+{
+    struct up_figure_sources sources = {.text[UP_FIGURE_LINK] = "a \"measurement\", \xc3\xa9"};
+    *err = (struct up_error){0};
+    return up_figures_write("--output", path, figures, "for a test", &sources, err);
+}
+
+static void expect_same(const struct up_figures *a, const struct up_figures *b)
+{
+    assert_string_equal(a->name, b->name);
+    for (int i = 0; i < UP_FIGURE_COUNT; i++)
+        if (fabs(a->of[i] - b->of[i]) > 1e-5 * a->of[i])
+            fail_msg("%s: %g and %g", up_figure_name(i), a->of[i], b->of[i]);
+}
+
+static void test_read_back(void **state)
+{
+    (void)state;
+    struct up_error err;
+    struct up_figures figures = some_figures(), found;
+    assert_int_equal(write_to("m.json", &figures, &err), UP_OK);
+    assert_int_equal(up_figures_find("m.json", &found, &err), UP_OK);
+    expect_same(&figures, &found);
+    figures.of[UP_FIGURE_DEVICE_BYTES] = 0; // not known: left out
+    figures.of[UP_FIGURE_LAUNCH] = 4.25e-6;
+    assert_int_equal(write_to("m.json", &figures, &err), UP_OK); // replaces its own kind
+    assert_int_equal(up_figures_find("m.json", &found, &err), UP_OK);
+    expect_same(&figures, &found);
+    assert_int_equal(folder_count("."), 1);
+}
+
+// A run's own record of its machine leads back to it, and nothing else does.
+static bool is_stored(const char *json, struct up_figures *figures)
+{
+    struct up_error error = {0};
+    bool found = false;
+    assert_int_equal(up_figures_stored(json, figures, &found, &error), UP_OK);
+    return found;
+}
+
+static void test_stored(void **state)
+{
+    (void)state;
+    struct up_error err;
+    struct up_machine machine;
+    struct up_figures figures, found;
+    assert_int_equal(up_machine_find("h200", &machine, &err), UP_OK);
+    up_machine_figures(&machine, &figures);
+    char *json = up_machine_json(&machine);
+    assert_true(is_stored(json, &found));
+    expect_same(&figures, &found);
+    free(json);
+    struct up_machine again;
+    up_machine_of_figures(&figures, &again);
+    assert_true(again.link_bytes_per_s == machine.link_bytes_per_s);
+    assert_int_equal(again.host_bytes, machine.host_bytes);
+    static const char *const others[] = {
+        "", "[]", "{}", "null", "{\"name\": \"m\"}", "{\"name\": \"m\", \"launch_s\": 1e300}"};
+    for (int i = 0; i < UP_COUNT(others); i++) assert_false(is_stored(others[i], &found));
+}
+
+static void test_left_alone(void **state)
+{
+    (void)state;
+    struct up_error err;
+    struct up_figures figures = some_figures();
+    char text[64];
+    file_write("notes.txt", "mine", 4);
+    static const struct {
+        const char *path, *says;
+    } rows[] = {{"notes.txt", "left alone"},
+                {".", "left alone"},
+                {"/dev/null", "left alone"},
+                {"", "expected the name"},
+                {"h200", "built in"},
+                {"none/m.json", "folder"},
+                {"notes.txt/m.json", "--output notes.txt/m.json"}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        assert_int_equal(write_to(rows[i].path, &figures, &err), UP_USAGE);
+        if (!strstr(err.text, rows[i].says)) fail_msg("%s: %s", rows[i].path, err.text);
+    }
+    file_read("notes.txt", text, sizeof text);
+    assert_string_equal(text, "mine");
+    assert_int_equal(folder_count("."), 1);
+}
+
+// A disk that is full in the middle of it.
+static void test_failure_keeps_the_old(void **state)
+{
+    (void)state;
+    struct up_error err;
+    struct up_figures figures = some_figures(), found, other = some_figures();
+    other.of[UP_FIGURE_LINK] = 5;
+    assert_int_equal(write_to("m.json", &figures, &err), UP_OK);
+    struct rlimit limit;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    rlim_t before = limit.rlim_cur;
+    signal(SIGXFSZ, SIG_IGN);
+    limit.rlim_cur = 100;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    enum up_status rc = write_to("m.json", &other, &err);
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    assert_int_equal(rc, UP_FAILED);
+    assert_non_null(strstr(err.text, "m.json"));
+    assert_int_equal(up_figures_find("m.json", &found, &err), UP_OK);
+    expect_same(&figures, &found);
+    assert_int_equal(folder_count("."), 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(test_read_back), TEST(test_stored),
+                                       TEST(test_left_alone), TEST(test_failure_keeps_the_old)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

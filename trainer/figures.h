@@ -1,0 +1,58 @@
+/* The figures of a machine as plain numbers, for programs that learn or compare them, and the
+ * writing of machine files. What a dry device is given is machine.h's struct up_machine. */
+#ifndef UP_TRAINER_FIGURES_H
+#define UP_TRAINER_FIGURES_H
+
+#include "base/base.h"
+
+enum up_machine_figure {
+    UP_FIGURE_DEVICE_BYTES, // capacities: bytes, 0 where they are not known
+    UP_FIGURE_HOST_BYTES,
+    UP_FIGURE_MATMUL, // FLOP/s
+    UP_FIGURE_ATTENTION_FORWARD,
+    UP_FIGURE_ATTENTION_BACKWARD,
+    UP_FIGURE_MEMORY, // bytes/s
+    UP_FIGURE_TO_HOST,
+    UP_FIGURE_FROM_HOST,
+    UP_FIGURE_LINK,
+    UP_FIGURE_LAUNCH,       // seconds
+    UP_FIGURE_NODE_DEVICES, // that share a host
+    UP_FIGURE_CONTEXT,      // bytes that libraries take on each device: struct up_machine
+    UP_FIGURE_CUBLAS,
+    UP_FIGURE_CUDNN,
+    UP_FIGURE_NCCL,
+    UP_FIGURE_NCCL_RANK,
+    UP_FIGURE_COUNT
+};
+const char *up_figure_name(enum up_machine_figure figure); // as machine files spell it
+bool up_figure_is_whole(enum up_machine_figure figure);    // bytes and counts
+
+struct up_figures {
+    char name[64];
+    double of[UP_FIGURE_COUNT];
+};
+
+/* `name` as for up_machine_find. */
+enum up_status up_figures_find(const char *name, struct up_figures *plain, struct up_error *err);
+/* From what a run stores of its machine (up_machine_json); *found is false where it is something
+ * else. UP_FAILED: host memory is short. */
+enum up_status up_figures_stored(const char *json, struct up_figures *figures, bool *found,
+                                 struct up_error *err);
+bool up_machine_built_in(const char *name);
+
+/* Where each figure is from, as UTF-8; "" is "not told". */
+struct up_figure_sources {
+    char text[UP_FIGURE_COUNT][256];
+};
+
+/* Whether up_figures_write would write there: UP_USAGE where it would not, as below. */
+enum up_status up_figures_check_path(const char *option, const char *path, struct up_error *err);
+/* Writes a machine file, whole or not at all. A capacity of 0 is left out. An existing machine file
+ * is replaced; UP_USAGE where anything else is in the way, where the folder cannot be written, and
+ * for the name of a built-in machine, which --machine would find instead. Messages begin with
+ * `option`. */
+enum up_status up_figures_write(const char *option, const char *path,
+                                const struct up_figures *figures, const char *about,
+                                const struct up_figure_sources *sources, struct up_error *err);
+
+#endif
