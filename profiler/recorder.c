@@ -1,8 +1,10 @@
 /* The recorder's thread: takes from all rings, passes on what is to be kept, commits, and samples
  * the process' memory. */
 #define _GNU_SOURCE // gethostname
+#include "profiler/ledger.h"
 #include "profiler/recorder.h"
 #include "profiler/steps_impl.h"
+#include "profiler/works.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,11 +23,16 @@ enum {
     SQLITE_BYTES = (2 * 2048 + 2048) << 10,
     NAP_NS = 2000000,
 };
-static const int64_t commit_interval_ns = 100000000, sample_interval_ns = 100000000;
+static const int64_t commit_interval_ns = 100000000, sample_interval_ns = 100000000,
+                     device_interval_ns = 250000000, observe_interval_ns = 250000000;
 
 struct source {
     struct up_trace *trace;
     struct up_step_log log;
+    struct up_ledger *ledger;  // NULL until there is something for it
+    struct up_works *works;    // NULL where nobody tells when work ran
+    struct up_device *device;  // NULL, or to be asked for its use
+    int64_t unkept;            // news for a ledger that there was no memory for
     int64_t last_ns, seen_ns;  // the newest event's moment, and ours when it was taken
     int64_t device_used_bytes; // as last told; -1: not yet
 };
@@ -37,8 +44,10 @@ struct up_recorder {
     int source_count;
     bool started, abandoned;
     pthread_t thread;
-    int64_t committed_ns, sampled_ns;
-    int64_t cpu_ns; // the thread's, once it has ended
+    int64_t committed_ns, sampled_ns, asked_ns, observed_ns;
+    struct up_observer observer;
+    int64_t unmarked; // kernels and copies that no mark was found for
+    int64_t cpu_ns;   // the thread's, once it has ended
     struct up_event batch[BATCH_EVENTS];
 };
 
@@ -56,11 +65,22 @@ static int64_t resident_bytes(void)
     return resident * sysconf(_SC_PAGESIZE);
 }
 
+static void ask_devices(struct up_recorder *recorder, int64_t now)
+{
+    if (recorder->asked_ns && now - recorder->asked_ns < device_interval_ns) return;
+    recorder->asked_ns = now;
+    for (int i = 0; i < recorder->source_count; i++) {
+        struct up_device *device = recorder->sources[i].device;
+        if (device) recorder->sources[i].device_used_bytes = device->ops->used_bytes(device);
+    }
+}
+
 // On the device's clock, as far as the newest event tells it.
 static void sample(struct up_recorder *recorder)
 {
     int64_t now = up_clock_ns(), host = resident_bytes();
     recorder->sampled_ns = now;
+    ask_devices(recorder, now);
     for (int i = 0; i < recorder->source_count; i++) {
         const struct source *source = &recorder->sources[i];
         up_store_usage(recorder->store, up_trace_rank(source->trace),
@@ -81,6 +101,23 @@ static void note(struct source *source, const struct up_event *event, int64_t no
     if (event->kind == UP_EVENT_USAGE) source->device_used_bytes = event->usage.device_used_bytes;
 }
 
+// NULL when memory is short.
+static struct up_ledger *ledger_of(struct source *source)
+{
+    if (!source->ledger)
+        source->ledger = up_ledger_create(source->log.store, up_trace_rank(source->trace));
+    source->unkept += !source->ledger;
+    return source->ledger;
+}
+
+static void take(struct source *source, const struct up_event *event)
+{
+    if (event->kind != UP_EVENT_MEMORY)
+        up_step_log_take(&source->log, event);
+    else if (ledger_of(source))
+        up_ledger_news(source->ledger, event);
+}
+
 // The number of events that were there.
 static int drain(struct up_recorder *recorder)
 {
@@ -89,10 +126,14 @@ static int drain(struct up_recorder *recorder)
         struct source *source = &recorder->sources[i];
         int taken = up_trace_take(source->trace, recorder->batch, BATCH_EVENTS);
         int64_t now = up_clock_ns();
+        bool flush = false;
         for (int j = 0; j < taken; j++) {
-            up_step_log_take(&source->log, &recorder->batch[j]);
+            take(source, &recorder->batch[j]);
             note(source, &recorder->batch[j], now);
+            flush |= recorder->batch[j].kind == UP_EVENT_OOM;
         }
+        if (flush) commit(recorder);
+        if (flush) up_trace_written(source->trace);
         sum += taken;
     }
     return sum;
@@ -113,10 +154,138 @@ static void abandon_if_failed(struct up_recorder *recorder)
     for (int i = 0; i < recorder->source_count; i++) up_trace_abandon(recorder->sources[i].trace);
 }
 
+// --- What is seen of devices -------------------------------------------------------------------
+
+static struct source *source_of(struct up_recorder *recorder, int rank)
+{
+    for (int i = 0; i < recorder->source_count; i++)
+        if (up_trace_rank(recorder->sources[i].trace) == rank) return &recorder->sources[i];
+    return NULL;
+}
+
+// In a step though none of its pieces of work: a row of its own.
+static void write_seen(struct up_recorder *recorder, const struct up_activity *activity,
+                       const struct up_mark *mark)
+{
+    char stream[32];
+    bool copy = activity->kind == UP_ACTIVITY_COPY;
+    if (mark->step < 0 && !recorder->observer.foreign) return;
+    snprintf(stream, sizeof stream, "stream %u", activity->stream);
+    up_store_seen(
+        recorder->store, mark->rank,
+        &(struct up_store_seen){.kind = copy ? UP_EVENT_COPY : UP_EVENT_KERNEL,
+                                .name = activity->name ? activity->name
+                                        : copy         ? "copy"
+                                                       : "fill",
+                                .stream = stream,
+                                .step = mark->step,
+                                .range_id = mark->range_id,
+                                .begin_ns = activity->begin_ns,
+                                .end_ns = up_max(activity->end_ns, activity->begin_ns + 1),
+                                .bytes = activity->bytes,
+                                .from = activity->from,
+                                .to = activity->to});
+}
+
+static bool find_mark(const struct up_recorder *recorder, const struct up_activity *activity,
+                      struct up_mark *mark)
+{
+    struct up_marks *marks = recorder->observer.marks;
+    return marks && (up_marks_find(marks, activity->correlation[0], mark) ||
+                     up_marks_find(marks, activity->correlation[1], mark));
+}
+
+// Of a program that is not ours: on the GPU that ran it, in the range of the thread that asked.
+static void take_foreign(struct up_recorder *recorder, const struct up_activity *activity)
+{
+    struct up_mark mark = {.rank = activity->rank, .step = -1}, found;
+    if (find_mark(recorder, activity, &found) && found.rank == mark.rank)
+        mark.range_id = found.range_id;
+    write_seen(recorder, activity, &mark);
+}
+
+static void take_ran(struct up_recorder *recorder, const struct up_activity *activity)
+{
+    struct up_mark mark;
+    if (recorder->observer.foreign) {
+        take_foreign(recorder, activity);
+        return;
+    }
+    if (!find_mark(recorder, activity, &mark)) {
+        recorder->unmarked++;
+        return;
+    }
+    struct source *source = source_of(recorder, mark.rank);
+    if (!source || !source->works) return;
+    if (mark.work_id)
+        up_works_add(source->works, recorder->store, source->log.settled, mark.work_id, mark.kind,
+                     activity->begin_ns, activity->end_ns);
+    else
+        write_seen(recorder, activity, &mark);
+}
+
+void up_recorder_activity(struct up_recorder *recorder, const struct up_activity *activity)
+{
+    if (activity->kind == UP_ACTIVITY_ALLOC || activity->kind == UP_ACTIVITY_RELEASE) {
+        struct source *source = source_of(recorder, activity->rank);
+        if (source && ledger_of(source)) up_ledger_seen(source->ledger, activity);
+    } else {
+        take_ran(recorder, activity);
+    }
+    if (up_store_pending(recorder->store) >= UP_COMMIT_ROWS) commit(recorder);
+}
+
+void up_recorder_event(struct up_recorder *recorder, int rank, const struct up_event *event)
+{
+    struct source *source = source_of(recorder, rank);
+    if (!source) return;
+    take(source, event);
+    note(source, event, up_clock_ns());
+}
+
+void up_recorder_diagnostic(struct up_recorder *recorder, const char *kind, const char *text)
+{
+    up_store_diagnostic(recorder->store, -1, -1, kind, text);
+    if (!recorder->started) commit(recorder);
+}
+
+static void observe(struct up_recorder *recorder, bool last)
+{
+    const struct up_observer *observer = &recorder->observer;
+    recorder->observed_ns = up_clock_ns();
+    if (!observer->tell) return;
+    observer->collect(observer->context, last);
+    // All that was pushed until now, and not what goes on being pushed.
+    for (int i = 0; i < RING_EVENTS / BATCH_EVENTS && drain(recorder); i++) continue;
+    observer->tell(observer->context, recorder);
+    for (int i = 0; i < recorder->source_count; i++) {
+        struct source *source = &recorder->sources[i];
+        if (source->works) up_works_write(source->works, recorder->store, source->log.settled);
+    }
+}
+
+static void tell_lost(struct up_recorder *recorder)
+{
+    int64_t memory = 0, works = 0;
+    char text[160];
+    for (int i = 0; i < recorder->source_count; i++) {
+        const struct source *source = &recorder->sources[i];
+        memory += source->unkept + (source->ledger ? up_ledger_lost(source->ledger) : 0);
+        works += source->works ? up_works_lost(source->works) : 0;
+    }
+    if (!memory && !works && !recorder->unmarked) return;
+    snprintf(text, sizeof text,
+             "not told: the call behind %lld kernels and copies, the times of %lld pieces of work, "
+             "%lld allocations of the driver",
+             (long long)recorder->unmarked, (long long)works, (long long)memory);
+    up_recorder_diagnostic(recorder, "observer", text);
+}
+
 static void keep_time(struct up_recorder *recorder)
 {
     int64_t now = up_clock_ns();
     if (now - recorder->sampled_ns >= sample_interval_ns) sample(recorder);
+    if (now - recorder->observed_ns >= observe_interval_ns) observe(recorder, false);
     if (!up_store_pending(recorder->store))
         recorder->committed_ns = now;
     else if (now - recorder->committed_ns >= commit_interval_ns)
@@ -126,6 +295,9 @@ static void keep_time(struct up_recorder *recorder)
 static void end_logs(struct up_recorder *recorder)
 {
     for (int i = 0; i < recorder->source_count; i++) up_step_log_end(&recorder->sources[i].log);
+    observe(recorder, true);
+    if (recorder->observer.times) up_store_time_ranges(recorder->store);
+    tell_lost(recorder);
     sample(recorder);
     commit(recorder);
 }
@@ -156,6 +328,8 @@ static void release(struct up_recorder *recorder)
     for (int i = 0; i < recorder->source_count; i++) {
         up_step_log_release(&recorder->sources[i].log);
         up_trace_destroy(recorder->sources[i].trace);
+        up_ledger_destroy(recorder->sources[i].ledger);
+        up_works_destroy(recorder->sources[i].works);
     }
     free(recorder->sources);
     free(recorder);
@@ -208,6 +382,31 @@ struct up_trace *up_recorder_add_rank(struct up_recorder *recorder, int rank,
     return source->trace;
 }
 
+void up_recorder_device(struct up_recorder *recorder, int rank, struct up_device *device)
+{
+    struct source *source = source_of(recorder, rank);
+    if (!source || !device->ops->used_bytes) return;
+    source->device = device;
+    up_store_baseline(recorder->store, rank, device->used_before_bytes);
+    if (device->used_before_guessed)
+        up_store_diagnostic(recorder->store, rank, -1, "baseline",
+                            "nobody could tell what was used of the device before the run (no "
+                            "NVML): it is taken to be what was used first, less a usual context");
+    commit(recorder);
+}
+
+enum up_status up_recorder_observe(struct up_recorder *recorder, const struct up_observer *observer,
+                                   struct up_error *err)
+{
+    recorder->observer = *observer;
+    for (int i = 0; observer->times && i < recorder->source_count; i++) {
+        struct source *source = &recorder->sources[i];
+        if (!source->works) source->works = up_works_create(up_trace_rank(source->trace));
+        if (!source->works) return up_fail(err, UP_FAILED, "out of host memory");
+    }
+    return UP_OK;
+}
+
 void up_recorder_predict(struct up_recorder *recorder, const struct up_store_prediction *prediction)
 {
     UP_ASSERT(!recorder->started);
@@ -258,6 +457,7 @@ static void tell_costs(struct up_recorder *recorder)
     for (int i = 0; i < recorder->source_count; i++) {
         waits += (int64_t)up_trace_waits(recorder->sources[i].trace);
         bytes += ring_bytes() + up_step_log_bytes(&recorder->sources[i].log);
+        if (recorder->sources[i].ledger) bytes += up_ledger_bytes(recorder->sources[i].ledger);
     }
     set_number(recorder, "events_written", up_store_rows(recorder->store));
     set_number(recorder, "recorder_ns", recorder->cpu_ns);

@@ -42,8 +42,20 @@ int64_t up_step_log_bytes_max(void)
 
 // --- Writing and holding -----------------------------------------------------------------------
 
+static bool is_work(const struct up_event *event)
+{
+    return event->kind == UP_EVENT_KERNEL || event->kind == UP_EVENT_COPY ||
+           event->kind == UP_EVENT_COLLECTIVE;
+}
+
+static void settle(struct up_step_log *log, const struct up_event *event)
+{
+    if (is_work(event)) log->settled = event->work.id;
+}
+
 static void write_event(struct up_step_log *log, const struct up_event *event)
 {
+    settle(log, event);
     up_store_event(log->store, log->rank, event);
     if (up_store_pending(log->store) >= UP_COMMIT_ROWS) up_store_commit(log->store);
 }
@@ -127,6 +139,7 @@ static void drop_held(struct up_step_log *log)
         if (id && bsearch(&id, log->lifetimes, (size_t)open, sizeof id, compare_lifetimes))
             write_without_range(log, &log->held[i]);
     }
+    for (int i = 0; i < log->held_count; i++) settle(log, &log->held[i]);
     log->held_count = 0;
 }
 
@@ -234,6 +247,7 @@ static void take_repeating(struct up_step_log *log, const struct up_event *event
 
 static void take_skipped(struct up_step_log *log, const struct up_event *event)
 {
+    settle(log, event);
     if (!lifetime(event)) return;
     if (log->held_count == UP_STEP_EVENTS_MAX) drop_held(log);
     hold(log, event);

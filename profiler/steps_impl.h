@@ -40,6 +40,7 @@ struct up_step_log {
     struct up_event *held;
     int held_count;
     uint64_t *lifetimes; // scratch, of as many as are held
+    uint64_t settled;    // work up to this id has its rows, or gets none
 
     struct {          // the last step whose rows are all in the file
         int64_t step; // -1: none yet

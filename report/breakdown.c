@@ -4,32 +4,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Driver-level allocations on the device, by owner, that are held at ?2 (all, where that is
-// negative).
+/* Driver-level allocations in space ?3, by owner, that are held at ?2 (all, where that is
+ * negative). ?4: of a program that is not ours every allocation that was seen is a tensor already,
+ * and only what nobody saw its context take is left. */
 static const char held_sql[] =
-    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND "
-    "space = 'device'"
+    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc d WHERE rank = ?1 AND "
+    "space = ?3"
     " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
+    " AND (?4 = 0 OR (owner = 'context' AND NOT EXISTS (SELECT 1 FROM tensor t WHERE"
+    "  t.rank = d.rank AND t.space = d.space AND t.alloc_ns = d.alloc_ns AND t.bytes = d.bytes)))"
     " GROUP BY owner ORDER BY 2 DESC, 1";
 
-static const char sample_sql[] = "SELECT device_used_bytes, ns FROM usage"
-                                 " WHERE rank = ?1 AND device_used_bytes IS NOT NULL"
-                                 " ORDER BY max(ns - max(?2, 0), max(?2, 0) - ns) LIMIT 1";
+/* The sample nearest to ?2, of those between the same changes of what the driver has given, if
+ * there are any: a sample from before a library was set up would not speak of the same memory. */
+static const char sample_sql[] =
+    "WITH change(ns) AS (SELECT alloc_ns FROM device_alloc WHERE rank = ?1 AND space = 'device'"
+    "  UNION ALL SELECT free_ns FROM device_alloc WHERE rank = ?1 AND space = 'device'"
+    "  AND free_ns IS NOT NULL),"
+    " span(first, next) AS (SELECT max(CASE WHEN ns <= ?2 THEN ns END),"
+    "  min(CASE WHEN ns > ?2 THEN ns END) FROM change)"
+    "SELECT device_used_bytes, ns FROM usage, span"
+    " WHERE rank = ?1 AND device_used_bytes IS NOT NULL"
+    " ORDER BY ns < ifnull(first, ns) OR ns >= ifnull(next, ns + 1),"
+    "  max(ns - max(?2, 0), max(?2, 0) - ns) LIMIT 1";
 
-static enum up_status read_held(const struct up_run *run, int64_t rank, int64_t ns,
-                                struct up_reconciliation *sums, struct up_error *err)
+static enum up_status read_held(const struct up_run *run, int64_t rank, enum up_space space,
+                                int64_t ns, struct up_reconciliation *sums, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
-    int64_t capacity = 0;
+    int64_t capacity = 0, injected = 0;
     bool row;
-    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns), err));
+    UP_TRY(up_query_value(run,
+                          "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = "
+                          "'injection'",
+                          UP_BIND_NONE, 0, &injected, err));
+    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns, 0, injected), err));
+    up_query_bind_text(&query, 3, up_space_names[space]);
     for (;;) {
         UP_TRY(up_query_next(&query, &row, err));
         if (!row) break;
         int64_t bytes = up_query_integer(&query, 1, 0);
         char *owner = up_query_text(&query, 0);
         if (owner && !strcmp(owner, "arena")) {
+            sums->arena_known = true;
             sums->free_bytes = up_max(0, bytes - (sums->categories_bytes + sums->slack_bytes));
             free(owner);
             continue;
@@ -83,7 +101,7 @@ static enum up_status reconcile(const struct up_run *run, const struct up_breakd
     sums->slack_bytes = breakdown->live.reserved_bytes - breakdown->live.bytes;
     UP_TRY(read_sample(run, rank, breakdown->place.ns, sums, err));
     if (sums->device_used_bytes == UP_NONE) return UP_OK;
-    UP_TRY(read_held(run, rank, breakdown->place.ns, sums, err));
+    UP_TRY(read_held(run, rank, UP_SPACE_DEVICE, breakdown->place.ns, sums, err));
     UP_TRY(up_query_value(run, "SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = ?1",
                           UP_BIND(rank), 0, &sums->before_bytes, err));
     attribute(sums);
@@ -91,8 +109,8 @@ out:
     return rc;
 }
 
-// Where host memory was highest in steps, as it was when the first began or in one: what loading and
-// saving take for a moment is no part of them. Without steps, of all.
+// Where host memory was highest in steps, as it was when the first began or in one: what loading
+// and saving take for a moment is no part of them. Without steps, of all.
 static const struct up_replay_point *highest_in_steps(const struct up_replay *replay,
                                                       int64_t first_seq)
 {
@@ -127,6 +145,10 @@ static enum up_status read_host(const struct up_run *run, struct up_breakdown *b
                                             .replayed = true};
     UP_TRY(up_live_read(run, rank, UP_SPACE_HOST, highest->seq, &breakdown->host, err));
     UP_TRY(up_live_group(&breakdown->host, UP_LIVE_BY_CATEGORY, &breakdown->host_categories, err));
+    breakdown->host_sums.categories_bytes = breakdown->host.bytes;
+    breakdown->host_sums.slack_bytes = breakdown->host.reserved_bytes - breakdown->host.bytes;
+    breakdown->host_sums.device_used_bytes = UP_NONE;
+    UP_TRY(read_held(run, rank, UP_SPACE_HOST, highest->ns, &breakdown->host_sums, err));
 out:
     up_replay_release(&replay);
     return rc;
@@ -151,6 +173,13 @@ out:
     return rc;
 }
 
+static void release_sums(struct up_reconciliation *sums)
+{
+    for (int64_t i = 0; i < sums->library_count; i++) free(sums->libraries[i].owner);
+    free(sums->libraries);
+    *sums = (struct up_reconciliation){0};
+}
+
 void up_breakdown_release(struct up_breakdown *breakdown)
 {
     up_place_release(&breakdown->place);
@@ -159,8 +188,6 @@ void up_breakdown_release(struct up_breakdown *breakdown)
     up_live_groups_release(&breakdown->host_categories);
     up_live_release(&breakdown->live);
     up_live_release(&breakdown->host);
-    for (int64_t i = 0; i < breakdown->sums.library_count; i++)
-        free(breakdown->sums.libraries[i].owner);
-    free(breakdown->sums.libraries);
-    breakdown->sums = (struct up_reconciliation){0};
+    release_sums(&breakdown->sums);
+    release_sums(&breakdown->host_sums);
 }

@@ -5,11 +5,14 @@
 #include "report/live.h"
 #include "report/peak.h"
 
-/* device used = categories + arena slack + arena free + libraries + before + unattributed. */
+/* Of the device: device used = categories + arena slack + arena free + libraries + before +
+ * unattributed. Of host memory nobody tells what is pinned in all: it is the sum of the first four.
+ */
 struct up_reconciliation {
     int64_t categories_bytes; // the live set's sum
     int64_t slack_bytes;      // reserved for it beyond that
     int64_t free_bytes;       // of the arena's driver memory, not reserved; 0 where unknown
+    bool arena_known;         // the arena told what it took from the driver
     struct {
         char *owner; // owned
         int64_t bytes;
@@ -31,6 +34,7 @@ struct up_breakdown {
     struct up_peak host_peak;
     struct up_live host;
     struct up_live_groups host_categories;
+    struct up_reconciliation host_sums;
 };
 
 /* `rank` and `step` as for up_peak_find. */

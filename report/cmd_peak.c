@@ -37,13 +37,17 @@ static enum up_status run_peak(const void *values, const struct up_arguments *ar
     const struct peak_options *o = values;
     struct up_run run = {0};
     struct up_run_facts facts;
+    struct up_post_mortem why = {0};
     struct up_breakdown breakdown = {0};
     UP_TRY(up_run_open_only(arguments, &run, err));
     UP_TRY(up_run_facts_read(&run, &facts, err));
+    UP_TRY(up_post_mortem_read(&run, &why, err));
     UP_TRY(up_breakdown_read(&run, o->rank, o->step, &breakdown, err));
     up_section_run(emitter, &run, &facts);
+    up_section_post_mortem(emitter, &why);
     up_section_breakdown(emitter, &breakdown, o->limit, false);
 out:
+    up_post_mortem_release(&why);
     up_breakdown_release(&breakdown);
     up_run_close(&run);
     return rc;

@@ -27,16 +27,19 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     enum up_status rc = UP_OK;
     struct up_run run = {0};
     struct up_run_facts facts;
+    struct up_post_mortem why = {0};
     struct up_breakdown breakdown = {0};
     struct up_step_time time;
     struct up_advice advice = {.same_hash = false};
     bool advised = false;
     UP_TRY(up_run_open_only(arguments, &run, err));
     UP_TRY(up_run_facts_read(&run, &facts, err));
+    UP_TRY(up_post_mortem_read(&run, &why, err));
     UP_TRY(up_breakdown_read(&run, UP_NONE, UP_NONE, &breakdown, err));
     UP_TRY(up_step_time_read(&run, &time, err));
     UP_TRY(read_advice(&run, &advice, &advised, err));
     up_section_run(emitter, &run, &facts);
+    up_section_post_mortem(emitter, &why);
     up_section_breakdown(emitter, &breakdown, advised ? TENSORS_WITH_ADVICE : TENSORS, true);
     up_section_time(emitter, &time);
     up_section_training(emitter, &facts);
@@ -45,6 +48,7 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     else
         up_emit_null(emitter, "advice");
 out:
+    up_post_mortem_release(&why);
     up_advice_release(&advice);
     up_breakdown_release(&breakdown);
     up_run_close(&run);

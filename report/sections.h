@@ -5,11 +5,16 @@
 #include "report/analysis.h"
 #include "report/breakdown.h"
 #include "report/emit.h"
+#include "report/post_mortem.h"
 #include "report/step_time.h"
 
 /* "run": what was run, how far it got, what went wrong. */
 void up_section_run(struct up_emitter *emitter, const struct up_run *run,
                     const struct up_run_facts *facts);
+
+/* "out_of_memory": what did not fit, what filled the memory then. Nothing where that is not known.
+ */
+void up_section_post_mortem(struct up_emitter *emitter, const struct up_post_mortem *why);
 
 /* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and
  * "host". `brief` leaves the kinds to the JSON. Says so where nothing was recorded. */

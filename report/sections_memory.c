@@ -1,5 +1,6 @@
 /* The sections about memory: the peak, and all that was alive there. */
 #include "report/sections.h"
+#include "report/text.h"
 
 enum { BAR_WIDTH = 40, NAME_WIDTH = 28 };
 
@@ -110,16 +111,34 @@ static void emit_categories(struct up_emitter *emitter, const struct up_live_gro
     up_emit_table_end(emitter);
 }
 
-// `sign` goes before the item in the text: '=' for sums, '+' for parts.
+// `sign` goes before the item in the text: '=' for sums, '+' for parts; 0: there is no text.
 static void emit_item(struct up_emitter *emitter, char sign, const char *item, int64_t bytes)
 {
     char text[UP_META_TEXT];
     snprintf(text, sizeof text, "%c %s", sign, item);
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "item", NULL, item);
-    up_emit_cell(emitter, "item", text);
+    if (sign) up_emit_cell(emitter, "item", text);
     up_emit_bytes(emitter, "bytes", NULL, bytes);
     up_emit_row_end(emitter);
+}
+
+static void emit_libraries(struct up_emitter *emitter, char sign,
+                           const struct up_reconciliation *sums)
+{
+    if (sums->free_bytes) emit_item(emitter, sign, "arena free", sums->free_bytes);
+    for (int64_t i = 0; i < sums->library_count; i++)
+        emit_item(emitter, sign, sums->libraries[i].owner, sums->libraries[i].bytes);
+}
+
+// In the JSON alone.
+static void emit_host_sums(struct up_emitter *emitter, const struct up_reconciliation *sums)
+{
+    up_emit_table_begin(emitter, "reconciliation", NULL, 0);
+    emit_item(emitter, 0, "categories", sums->categories_bytes);
+    emit_item(emitter, 0, "arena slack", sums->slack_bytes);
+    emit_libraries(emitter, 0, sums);
+    up_emit_table_end(emitter);
 }
 
 /* The first line is the sum of the categories, the last that of the lines before it. */
@@ -133,9 +152,7 @@ static void emit_reconciliation(struct up_emitter *emitter, const struct up_reco
     if (sums->device_used_bytes == UP_NONE) {
         emit_item(emitter, '=', "arena in use", up_sum(sums->categories_bytes, sums->slack_bytes));
     } else {
-        if (sums->free_bytes) emit_item(emitter, '+', "arena free", sums->free_bytes);
-        for (int64_t i = 0; i < sums->library_count; i++)
-            emit_item(emitter, '+', sums->libraries[i].owner, sums->libraries[i].bytes);
+        emit_libraries(emitter, '+', sums);
         if (sums->before_bytes) emit_item(emitter, '+', "before the run", sums->before_bytes);
         emit_item(emitter, '+', "unattributed", sums->unattributed_bytes);
         emit_item(emitter, '=', "device used", sums->device_used_bytes);
@@ -212,6 +229,22 @@ static void emit_kinds(struct up_emitter *emitter, const struct up_live *live,
     up_emit_table_end(emitter);
 }
 
+static void emit_pinned(struct up_emitter *emitter, const struct up_reconciliation *sums)
+{
+    int64_t pinned = up_sum(up_sum(sums->categories_bytes, sums->slack_bytes), sums->free_bytes);
+    for (int64_t i = 0; i < sums->library_count; i++)
+        pinned = up_sum(pinned, sums->libraries[i].bytes);
+    up_emit_known(emitter, "pinned_bytes", NULL, sums->arena_known ? pinned : UP_NONE);
+    if (!sums->arena_known) return;
+    char bytes[UP_UNITS_TEXT], text[UP_META_TEXT];
+    up_emit_piece(emitter, "{} pinned", up_text_bytes(bytes, pinned));
+    for (int64_t i = 0; i < sums->library_count; i++) {
+        snprintf(text, sizeof text, "%s %s", sums->libraries[i].owner,
+                 up_text_bytes(bytes, sums->libraries[i].bytes));
+        up_emit_piece(emitter, "of it {}", text);
+    }
+}
+
 // In text one line: there is little to say about the host where the device is where the work is.
 static void emit_host(struct up_emitter *emitter, const struct up_breakdown *breakdown)
 {
@@ -233,8 +266,10 @@ static void emit_host(struct up_emitter *emitter, const struct up_breakdown *bre
         snprintf(text, sizeof text, "%s %s", categories->items[i].name, bytes);
         up_emit_piece(emitter, "{}", text);
     }
+    emit_pinned(emitter, &breakdown->host_sums);
     up_emit_line_end(emitter);
     emit_categories(emitter, categories, NULL, 0, breakdown->host.bytes);
+    if (breakdown->host_sums.arena_known) emit_host_sums(emitter, &breakdown->host_sums);
     up_emit_object_end(emitter);
 }
 

@@ -268,9 +268,11 @@ static enum up_status rehearse(struct up_group *group, struct up_rank *rank,
     UP_TRY(up_comm_barrier(seat->world, err));
     void *scratch = up_cuda_scratch(cuda);
     int64_t bytes = up_cuda_scratch_bytes(cuda);
+    struct up_bracket bracket = up_bracket_begin(rank);
     UP_TRY(up_comm_rehearse(rank, seat->world, UP_STREAM_COMM, scratch, bytes, err));
     if (seat->cp != seat->world)
         UP_TRY(up_comm_rehearse(rank, seat->cp, UP_STREAM_COMM, scratch, bytes, err));
+    up_bracket_end(rank, &bracket, "nccl");
     UP_TRY(up_cuda_check(seat->device, err));
 out:
     return rc;

@@ -305,6 +305,13 @@ const struct up_option up_train_option_table[] = {
      .value = "A:B",
      .help = "keep rows of steps A to B alone; by default of the first three and of those that "
              "differ from the step before"},
+    {.name = "trace-level",
+     .kind = UP_OPTION_CHOICE,
+     .field = FIELD(trace_level),
+     .fallback = "memory",
+     .value = "tensors|memory|kernels",
+     .help = "with --device cuda: record tensors alone, also what libraries take of the GPU's "
+             "memory, or also when each kernel ran"},
     {.name = "json-log",
      .kind = UP_OPTION_TEXT,
      .field = FIELD(json_log),

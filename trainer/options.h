@@ -5,6 +5,10 @@
 #include "model/config.h"
 #include "trainer/step.h"
 
+/* How much is recorded: tensors are told by the step itself; the others also by whoever looks at
+ * the GPUs, who took their memory, and when their kernels ran. */
+enum up_trace_level { UP_TRACE_TENSORS, UP_TRACE_MEMORY, UP_TRACE_KERNELS };
+
 enum up_schedule { UP_SCHEDULE_CONSTANT, UP_SCHEDULE_COSINE };
 
 struct up_train_options {
@@ -15,6 +19,7 @@ struct up_train_options {
     int64_t layers;            // 0: all
     int64_t active_layers;     // 0: all of them
     int64_t seq, batch, steps, seed, threads, chaos;
+    int trace_level;                    // enum up_trace_level
     int data_format, device, dtype, as; // dtype and as: -1 when not given
     struct up_span trace_steps;         // {-1, -1} when not given
     // Techniques: -1 (0 for counts of ranks) where not given, so that --stack may say.

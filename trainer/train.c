@@ -8,6 +8,7 @@
 #include "trainer/machine.h"
 #include "trainer/plan.h"
 #include "trainer/predict.h"
+#include "trainer/profile.h"
 #include "trainer/resume.h"
 #include "trainer/save.h"
 #include "trainer/state.h"
@@ -62,6 +63,7 @@ struct run {
     _Atomic uint64_t **ticks; // per rank: layers that its device has got through
     struct up_watch *watch;   // cuda only
     struct up_recorder *recorder;
+    struct up_profile *profile; // cuda only; NULL: nothing beside the ranks is looked at
 };
 
 static bool is_dry(const struct run *run)
@@ -354,6 +356,7 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
                                              member->seat->device->name, capacity ? capacity : -1);
         if (!member->trace) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     }
+    UP_TRY(up_profile_attach(run->profile, &run->group, run->recorder, err));
     UP_TRY(predict(run, err));
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
@@ -393,6 +396,7 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
 {
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
+    UP_TRY(up_profile_open(options, &run->profile, err));
     UP_TRY(open_members(run, err));
     UP_TRY(admit(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, leads(run), err));
@@ -424,9 +428,15 @@ static enum up_status start(struct member *member, struct up_error *err)
     bool limited = !is_dry(run) || run->options->no_admission;
     const int64_t limits[UP_SPACE_COUNT] = {[UP_SPACE_DEVICE] =
                                                 limited ? run->options->memory_limit : 0};
-    UP_TRY(up_group_join(&run->group, member->seat, err));
     struct up_device *device = member->seat->device;
+    up_device_bind(device);
     UP_TRY(up_rank_init(&member->rank, member->number, device, member->trace, limits, err));
+    up_profile_bind(run->profile, &member->rank);
+    // What setting up takes and no library has been named for is the context's.
+    struct up_bracket all = up_bracket_since_made(&member->rank);
+    struct up_bracket joining = up_bracket_begin(&member->rank);
+    UP_TRY(up_group_join(&run->group, member->seat, err));
+    up_bracket_end(&member->rank, &joining, "nccl");
     UP_TRY(up_trainer_init(trainer, &member->rank, &run->config, member->seat->world,
                            member->seat->cp, err));
     UP_TRY(run->weights ? up_state_load(&trainer->units, run->weights, err)
@@ -439,6 +449,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     }
     if (!is_dry(run)) run->ticks[member->place] = up_trainer_ticks(trainer);
     UP_TRY(up_group_prepare(&run->group, &member->rank, member->plan.rehearsal, err));
+    up_bracket_end(&member->rank, &all, "context");
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
     trainer->stop = run->stop;
     if (member->place == 0 && run->group.kind == UP_DEVICE_CUDA) {
@@ -543,6 +554,7 @@ static enum up_status run_and_tell(struct member *member, int64_t step, struct u
     if (member->number == 0) up_log_step_begin(log, step);
     if (!repeats(member, step, &line)) {
         UP_TRY(run_step(member, step, &line, err));
+        up_rank_tell_usage(&member->rank);
         member->dry_steps[0] = member->dry_steps[1];
         member->dry_steps[1] = line;
     }
@@ -595,6 +607,7 @@ out:
     if (rc) give_up(member, err->text);
     if (member->run->ticks[member->place])
         atomic_store(member->run->ticks[member->place], UP_WATCH_DONE);
+    up_profile_bind(member->run->profile, NULL);
     up_trace_close(member->trace);
     member->status = rc;
     return NULL;
@@ -720,6 +733,7 @@ out:
     if (rc) up_group_abort(&run.group, err->text);
     if (rc) end_within(&run, END_ANYWAY_S, err->text);
     close_trace(&run, rc, err);
+    up_profile_close(run.profile);
     close_run(&run);
     free(trace);
     return rc;

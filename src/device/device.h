@@ -60,7 +60,8 @@ struct up_machine {
 };
 
 struct up_device;
-struct up_cuda; // what a launch on cuda gets: its stream and libraries' handles (cuda/cuda.h)
+struct up_label; // trace/trace.h
+struct up_cuda;  // what a launch on cuda gets: its stream and libraries' handles (cuda/cuda.h)
 
 /* A piece of work, as the kind of device runs it: on cpu the work itself, on cuda what gives it to
  * the stream. On dry neither is called. */
@@ -125,11 +126,26 @@ struct up_device_ops {
      */
     enum up_status (*check)(struct up_device *device, struct up_error *err);
 
+    /* (optional) Bytes of device memory in use at present, whoever uses them; -1: that failed. From
+     * any thread. NULL: nobody can tell. */
+    int64_t (*used_bytes)(struct up_device *device);
+
+    /* (optional) A named stretch of the host's work begins, or (`label` NULL) the innermost ends:
+     * for tools that listen. */
+    void (*range)(struct up_device *device, const struct up_label *label);
+
     /* Nanoseconds since the device was made, as the host sees it. */
     int64_t (*clock_ns)(struct up_device *device);
 
     void (*destroy)(struct up_device *device);
 };
+
+/* What making a device took of its memory, and for whom ("context", "cublas"). */
+struct up_device_took {
+    const char *owner;
+    int64_t bytes, begin_ns, end_ns; // of the device's clock
+};
+enum { UP_DEVICE_TOOK_MAX = 4 };
 
 /* The public part; each kind has its own struct with this first. */
 struct up_device {
@@ -140,7 +156,11 @@ struct up_device {
     // (optional) asked while the host waits for the device: true ends the waiting
     bool (*given_up)(void *context);
     void *given_up_context;
-    char name[128]; // "Intel Xeon ...", "dry cuda on generic"
+    int64_t backed[UP_SPACE_COUNT]; // of the arenas' ranges, taken from the system so far
+    int64_t used_before_bytes;      // on the device before we came; meaningful with used_bytes
+    bool used_before_guessed;       // less a usual context, since nobody could be asked before
+    struct up_device_took took[UP_DEVICE_TOOK_MAX]; // in order; owner NULL ends it
+    char name[128];                                 // "Intel Xeon ...", "dry cuda on generic"
 };
 
 /* What a device of this kind wants for give_workspace: a pure function, 0 for none. */

@@ -102,25 +102,18 @@ static void wait_for_bytes(struct up_rank *rank, const struct up_block *block,
                 (struct up_moment){(enum up_stream)other, block->ticket[other]});
 }
 
-static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *tensor)
+static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *tensor,
+                               const struct up_arena *arena)
 {
     char name[UP_LABEL_TEXT], needs[UP_UNITS_TEXT], live[UP_UNITS_TEXT], limit[UP_UNITS_TEXT],
         largest[UP_UNITS_TEXT];
     enum up_space space = tensor->space;
     int64_t live_bytes = rank->usage.live_bytes[space];
-    struct up_event event = {.kind = UP_EVENT_OOM,
-                             .phase = (uint8_t)rank->phase,
-                             .step = (int32_t)rank->step,
-                             .seq = rank->seq,
-                             .ns = rank->device->ops->clock_ns(rank->device),
-                             .label = tensor->tag.label,
-                             .oom = {.bytes = tensor->bytes,
-                                     .live_bytes = live_bytes,
-                                     .limit_bytes = rank->capacity[space],
-                                     .space = (uint8_t)space}};
-    up_trace_push(rank->trace, &event);
+    int64_t largest_free = up_arena_largest_free(arena);
+    up_tell_shortage(rank, &(struct up_shortage){&tensor->tag, space, tensor->bytes,
+                                                 up_arena_free(arena), largest_free});
     // Otherwise it was the host's memory for the arena's books.
-    rank->out_of_memory = tensor->bytes > up_arena_largest_free(rank->arena[space]);
+    rank->out_of_memory = tensor->bytes > largest_free;
     up_rank_fail(rank, UP_FAILED,
                  "out of %s memory: %s needs %s, %s of %s are in use and the largest free stretch "
                  "is %s",
@@ -128,18 +121,14 @@ static void tell_out_of_memory(struct up_rank *rank, const struct up_tensor *ten
                  up_format_bytes(needs, (uint64_t)tensor->bytes),
                  up_format_bytes(live, (uint64_t)live_bytes),
                  up_format_bytes(limit, (uint64_t)rank->capacity[space]),
-                 up_format_bytes(largest, (uint64_t)up_arena_largest_free(rank->arena[space])));
+                 up_format_bytes(largest, (uint64_t)largest_free));
 }
 
 static void tell_unplanned(struct up_rank *rank, const struct up_tensor *tensor)
 {
     rank->unplanned++;
-    struct up_event event = {.kind = UP_EVENT_DIAGNOSTIC,
-                             .phase = (uint8_t)rank->phase,
-                             .step = (int32_t)rank->step,
-                             .seq = rank->seq,
-                             .ns = rank->device->ops->clock_ns(rank->device),
-                             .label = tensor->tag.label};
+    struct up_event event = up_event_now(rank, UP_EVENT_DIAGNOSTIC);
+    event.label = tensor->tag.label;
     up_trace_push(rank->trace, &event);
 }
 
@@ -156,13 +145,13 @@ static const struct up_planned *planned(struct up_rank *rank, const struct up_te
 }
 
 // The device has memory for the arena as far as it reaches; false (and the rank failed) when not.
-static bool back_arena(struct up_rank *rank, enum up_space space)
+static bool back_arena(struct up_rank *rank, const struct up_tensor *tensor)
 {
-    struct up_device *device = rank->device;
+    enum up_space space = tensor->space;
     int64_t high = up_arena_high(rank->arena[space]);
-    if (!device->ops->back || high <= rank->backed[space]) return true;
+    if (!rank->device->ops->back || high <= rank->backed[space]) return true;
     struct up_error error;
-    if (device->ops->back(device, space, rank->base[space], high, false, &error))
+    if (up_back(rank, space, high, false, &tensor->tag, tensor->bytes, &error))
         up_rank_fail(rank, error.status, "%s", error.text);
     rank->backed[space] = high;
     return !up_rank_failed(rank);
@@ -174,13 +163,14 @@ static bool place(struct up_rank *rank, struct up_tensor *tensor, enum up_stream
     enum up_space space = tensor->space;
     tensor->step_index = rank->step < 0 ? -1 : rank->taken_in_step[space]++;
     const struct up_planned *at = planned(rank, tensor);
-    tensor->block = at ? up_arena_take_at(rank->step_arena[space], at->offset, tensor->bytes)
-                       : up_arena_take(rank->arena[space], tensor->bytes);
+    struct up_arena *arena = at ? rank->step_arena[space] : rank->arena[space];
+    tensor->block = at ? up_arena_take_at(arena, at->offset, tensor->bytes)
+                       : up_arena_take(arena, tensor->bytes);
     if (!tensor->block) {
-        tell_out_of_memory(rank, tensor);
+        tell_out_of_memory(rank, tensor, arena);
         return false;
     }
-    if (!at && !back_arena(rank, space)) return false;
+    if (!at && !back_arena(rank, tensor)) return false;
     wait_for_bytes(rank, tensor->block, stream);
     tensor->offset = tensor->block->offset + (at ? rank->step_base[space] : 0);
     tensor->reserved = tensor->block->bytes;

@@ -135,6 +135,14 @@ void up_arena_give(struct up_block *block, struct up_moment moment)
     if (block->before && !block->before->taken) join_next(arena, block->before);
 }
 
+int64_t up_arena_free(const struct up_arena *arena)
+{
+    int64_t sum = 0;
+    for (const struct up_block *block = arena->first; block; block = block->after)
+        if (!block->taken) sum += block->bytes;
+    return sum;
+}
+
 int64_t up_arena_largest_free(const struct up_arena *arena)
 {
     int64_t largest = 0;

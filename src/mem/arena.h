@@ -37,6 +37,7 @@ void up_arena_end_at_high(struct up_arena *arena);
 /* Gives the block back to its arena, last used at `moment`. */
 void up_arena_give(struct up_block *block, struct up_moment moment);
 
+int64_t up_arena_free(const struct up_arena *arena); // bytes that are free in all
 int64_t up_arena_largest_free(const struct up_arena *arena);
 
 #endif

@@ -123,7 +123,9 @@ struct up_rank {
     struct up_usage usage;
     enum up_phase phase;
     int64_t step; // -1 outside steps
-    uint64_t seq, last_tensor_id, last_range_id;
+    uint64_t seq, last_tensor_id, last_range_id, last_work_id;
+    uint64_t work_now; // the piece of work that is being given to the device; 0: none
+    enum up_event_kind work_kind;
     uint64_t open_ranges[UP_MAX_RANGES];
     struct up_label open_labels[UP_MAX_RANGES];
     int range_depth;
@@ -201,6 +203,20 @@ void up_stream_wait(struct up_rank *rank, enum up_stream stream, enum up_stream 
 /* The stream's present end, and waiting for such a moment instead of for all given since. */
 struct up_moment up_stream_moment(struct up_rank *rank, enum up_stream stream);
 void up_stream_wait_moment(struct up_rank *rank, enum up_stream stream, struct up_moment moment);
+/* Around what a library sets up or does for the first time, outside steps: by how much the use of
+ * the device grows in between is told to the trace as the owner's, less what was told of already
+ * (profiler/ledger.h). Brackets nest. */
+struct up_bracket {
+    int64_t begin_ns, used_bytes; // -1: nobody can tell
+};
+struct up_bracket up_bracket_begin(struct up_rank *rank);
+/* One that began when the device had been made. */
+struct up_bracket up_bracket_since_made(struct up_rank *rank);
+void up_bracket_end(struct up_rank *rank, const struct up_bracket *bracket, const char *owner);
+
+/* Between steps: what is used of the device now, to the trace. */
+void up_rank_tell_usage(struct up_rank *rank);
+
 /* The host waits for the stream. */
 void up_stream_synchronize(struct up_rank *rank, enum up_stream stream);
 

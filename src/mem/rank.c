@@ -1,6 +1,6 @@
 /* A rank's context: arenas, steps, ranges, launches. */
 #include "mem/arena.h"
-#include "mem/mem.h"
+#include "mem/mem_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +31,7 @@ enum up_status up_rank_init(struct up_rank *rank, int number, struct up_device *
         UP_TRY(device->ops->reserve(device, (enum up_space)space, rank->capacity[space],
                                     &rank->base[space], err));
     }
+    up_tell_start(rank);
 out:
     if (rc) {
         for (int space = 0; space < UP_SPACE_COUNT; space++)
@@ -58,17 +59,6 @@ void up_rank_release(struct up_rank *rank)
     }
 }
 
-// An event of this rank with what all kinds have.
-static struct up_event event_now(struct up_rank *rank, enum up_event_kind kind)
-{
-    return (struct up_event){.kind = (uint8_t)kind,
-                             .phase = (uint8_t)rank->phase,
-                             .step = (int32_t)rank->step,
-                             .seq = rank->seq,
-                             .ns = rank->device->ops->clock_ns(rank->device),
-                             .label = {NULL, UP_NO_LAYER, UP_NO_INDEX}};
-}
-
 static uint64_t range_at(const struct up_rank *rank, int depth)
 {
     return depth > 0 ? rank->open_ranges[depth - 1] : 0;
@@ -78,7 +68,7 @@ static void tell_range(struct up_rank *rank, enum up_event_kind kind)
 {
     if (!rank->trace) return;
     int depth = rank->range_depth;
-    struct up_event event = event_now(rank, kind);
+    struct up_event event = up_event_now(rank, kind);
     event.label = rank->open_labels[depth - 1];
     event.range.id = range_at(rank, depth);
     event.range.parent = range_at(rank, depth - 1);
@@ -92,6 +82,8 @@ void up_range_begin(struct up_rank *rank, const char *name, int layer)
     rank->open_labels[rank->range_depth] = (struct up_label){name, (int16_t)layer, UP_NO_INDEX};
     rank->open_ranges[rank->range_depth++] = ++rank->last_range_id;
     rank->seq++;
+    if (rank->device->ops->range)
+        rank->device->ops->range(rank->device, &rank->open_labels[rank->range_depth - 1]);
     tell_range(rank, UP_EVENT_RANGE_BEGIN);
 }
 
@@ -100,6 +92,7 @@ void up_range_end(struct up_rank *rank)
     UP_ASSERT(rank->range_depth > 0);
     rank->seq++;
     tell_range(rank, UP_EVENT_RANGE_END);
+    if (rank->device->ops->range) rank->device->ops->range(rank->device, NULL);
     rank->range_depth--;
 }
 
@@ -116,7 +109,7 @@ void up_rank_step_begin(struct up_rank *rank, int64_t step)
         rank->taken_in_step[space] = 0;
     }
     if (!rank->trace) return;
-    struct up_event event = event_now(rank, UP_EVENT_STEP_BEGIN);
+    struct up_event event = up_event_now(rank, UP_EVENT_STEP_BEGIN);
     up_trace_push(rank->trace, &event);
 }
 
@@ -124,7 +117,7 @@ void up_rank_step_end(struct up_rank *rank, double loss, double grad_norm, int64
 {
     const struct up_usage *usage = &rank->usage;
     if (rank->trace) {
-        struct up_event event = event_now(rank, UP_EVENT_STEP_END);
+        struct up_event event = up_event_now(rank, UP_EVENT_STEP_END);
         event.result.loss = loss;
         event.result.grad_norm = grad_norm;
         event.result.tokens = tokens;
@@ -136,14 +129,23 @@ void up_rank_step_end(struct up_rank *rank, double loss, double grad_norm, int64
     rank->step = -1;
 }
 
-static struct up_event work_event(struct up_rank *rank, enum up_event_kind kind,
-                                  enum up_stream stream, struct up_interval interval)
+// Whoever listens to what the device is given can tell from the rank what it is.
+static void work_begin(struct up_rank *rank, enum up_event_kind kind)
 {
-    struct up_event event = event_now(rank, kind);
+    rank->work_now = ++rank->last_work_id;
+    rank->work_kind = kind;
+}
+
+static struct up_event work_end(struct up_rank *rank, enum up_event_kind kind,
+                                enum up_stream stream, struct up_interval interval)
+{
+    struct up_event event = up_event_now(rank, kind);
     event.ns = interval.begin_ns;
+    event.work.id = rank->work_now;
     event.work.end_ns = interval.end_ns;
     event.work.range_id = range_at(rank, rank->range_depth);
     event.work.stream = (uint8_t)stream;
+    rank->work_now = 0;
     return event;
 }
 
@@ -151,10 +153,11 @@ void up_launch(struct up_rank *rank, enum up_stream stream, const char *name, un
                const void *args, size_t size, const struct up_cost *cost)
 {
     if (up_rank_failed(rank)) return;
+    work_begin(rank, UP_EVENT_KERNEL);
     struct up_interval interval =
         rank->device->ops->launch(rank->device, stream, run, args, size, cost);
     if (!rank->trace) return;
-    struct up_event event = work_event(rank, UP_EVENT_KERNEL, stream, interval);
+    struct up_event event = work_end(rank, UP_EVENT_KERNEL, stream, interval);
     event.label.name = name;
     event.work.flops = cost->flops;
     up_trace_push(rank->trace, &event);
@@ -165,10 +168,11 @@ void up_launch_collective(struct up_rank *rank, enum up_stream stream, const cha
 {
     if (up_rank_failed(rank)) return;
     struct up_cost cost = {.class = UP_COST_COLLECTIVE, .bytes = (double)bytes};
+    work_begin(rank, UP_EVENT_COLLECTIVE);
     struct up_interval interval =
         rank->device->ops->launch(rank->device, stream, run, args, size, &cost);
     if (!rank->trace) return;
-    struct up_event event = work_event(rank, UP_EVENT_COLLECTIVE, stream, interval);
+    struct up_event event = work_end(rank, UP_EVENT_COLLECTIVE, stream, interval);
     event.label.name = name;
     event.work.bytes = bytes;
     up_trace_push(rank->trace, &event);
@@ -179,10 +183,11 @@ void up_copy(struct up_rank *rank, enum up_stream stream, struct up_tensor *to,
 {
     if (up_rank_failed(rank)) return;
     UP_ASSERT(to->bytes == from->bytes);
+    work_begin(rank, UP_EVENT_COPY);
     struct up_interval interval = rank->device->ops->copy(rank->device, stream, to->data, to->space,
                                                           from->data, from->space, to->bytes);
     if (!rank->trace) return;
-    struct up_event event = work_event(rank, UP_EVENT_COPY, stream, interval);
+    struct up_event event = work_end(rank, UP_EVENT_COPY, stream, interval);
     event.label = to->tag.label;
     event.work.bytes = to->bytes;
     event.work.from = (uint8_t)from->space;

@@ -114,8 +114,8 @@ enum up_status up_rank_use_plan(struct up_rank *rank, const struct up_step_plan 
         rank->step_arena[space] = up_arena_create(rank->capacity[space] - base);
         if (!rank->step_arena[space]) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
         if (device->ops->back)
-            UP_TRY(device->ops->back(device, (enum up_space)space, rank->base[space],
-                                     base + plan->height[space], true, err));
+            UP_TRY(up_back(rank, (enum up_space)space, base + plan->height[space], true,
+                           &UP_TAG(WORKSPACE, "step.arena"), plan->height[space], err));
     }
     rank->plan = plan;
 out:

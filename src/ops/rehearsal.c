@@ -228,8 +228,11 @@ static void make(struct up_rank *rank, struct call call, struct place place)
 
 void up_rehearse(struct up_rank *rank, const struct up_rehearsal *rehearsal, void *scrap)
 {
-    for (int i = 0; i < rehearsal->count; i++)
+    for (int i = 0; i < rehearsal->count; i++) {
+        struct up_bracket bracket = up_bracket_begin(rank);
         make(rank, rehearsal->calls[i], (struct place){.at = scrap});
+        up_bracket_end(rank, &bracket, rehearsal->calls[i].op == UP_OP_matmul ? "cublas" : "cudnn");
+    }
     up_stream_synchronize(rank, UP_STREAM_COMPUTE);
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Where a column's value comes from. `at` is an offset in struct up_event or, for NUMBER_OR_NULL,
- * SEQ_OR_NULL, TEXT and REAL_OR_NULL, an index in what came with the event. */
+ * SEQ_OR_NULL, NUMBER, TEXT and REAL_OR_NULL, an index in what came with the event. */
 enum source {
     RANK,
     ID,         // uint64_t within the rank, made global
@@ -26,7 +26,8 @@ enum source {
     STREAM,
     SHAPE,
     HASH,
-    NUMBER_OR_NULL, // negative is NULL
+    NUMBER,         // one that came with the event
+    NUMBER_OR_NULL, // likewise; negative is NULL
     TEXT,           // NULL stays NULL
     REAL_OR_NULL,   // a real that came with the event; not finite is NULL
 };
@@ -97,9 +98,9 @@ static const struct column range_end_columns[] = {
 };
 
 #define WORK_COLUMNS                                                                               \
-    {"rank", RANK, 0}, {"name", LABEL, EVENT(label)}, {"step", STEP, EVENT(step)},                 \
-        {"stream", STREAM, EVENT(work.stream)}, {"range_id", ID_OR_NULL, EVENT(work.range_id)},    \
-        {"begin_ns", INT64, EVENT(ns)},                                                            \
+    {"id", ID_OR_NULL, EVENT(work.id)}, {"rank", RANK, 0}, {"name", LABEL, EVENT(label)},          \
+        {"step", STEP, EVENT(step)}, {"stream", STREAM, EVENT(work.stream)},                       \
+        {"range_id", ID_OR_NULL, EVENT(work.range_id)}, {"begin_ns", INT64, EVENT(ns)},            \
     {                                                                                              \
         "end_ns", INT64, EVENT(work.end_ns)                                                        \
     }
@@ -162,19 +163,57 @@ static const struct column prediction_category_columns[] = {
     {"bytes", NUMBER_OR_NULL, 1},
 };
 
-/* An INSERT of all columns, or an UPDATE of all but the last `keys`, which say of which row. */
+static const struct column baseline_columns[] = {{"baseline_used_bytes", NUMBER_OR_NULL, 0},
+                                                 {"rank", RANK, 0}};
+
+// The parameters ?1, ?2 and ?3 of times_sql.
+static const struct column times_columns[] = {
+    {"begin_ns", NUMBER, 0}, {"end_ns", NUMBER, 1}, {"id", NUMBER, 2}};
+
+#define SEEN_COLUMNS                                                                               \
+    {"rank", RANK, 0}, {"name", TEXT, 0}, {"stream", TEXT, 1}, {"step", NUMBER_OR_NULL, 0},        \
+        {"range_id", NUMBER_OR_NULL, 1}, {"begin_ns", NUMBER, 2},                                  \
+    {                                                                                              \
+        "end_ns", NUMBER, 3                                                                        \
+    }
+
+static const struct column kernel_seen_columns[] = {SEEN_COLUMNS};
+
+static const struct column copy_seen_columns[] = {
+    SEEN_COLUMNS, {"bytes", NUMBER, 4}, {"from_space", TEXT, 2}, {"to_space", TEXT, 3}};
+
+static const struct column device_alloc_columns[] = {
+    {"id", NUMBER, 0},  {"rank", RANK, 0},    {"owner", TEXT, 0},
+    {"space", TEXT, 1}, {"bytes", NUMBER, 1}, {"alloc_ns", NUMBER, 2},
+};
+
+static const struct column device_free_columns[] = {{"free_ns", NUMBER, 0}, {"id", NUMBER, 1}};
+
+/* A piece of work may be several kernels: what is there already (begin_ns before end_ns; without
+ * times both are the moment it was given to the device) grows. */
+#define TIMES_SQL(table)                                                                           \
+    "UPDATE " table " SET begin_ns = iif(end_ns > begin_ns, min(begin_ns, ?1), ?1),"               \
+    " end_ns = iif(end_ns > begin_ns, max(end_ns, ?2), ?2) WHERE id = ?3"
+
+/* An INSERT of all columns, an UPDATE of all but the last `keys`, which say of which row, or SQL of
+ * its own. */
 static const struct row_table {
     const char *table;
     const struct column *columns;
     int count, keys;
+    const char *sql;
 } row_tables[UP_ROW_KIND_COUNT] = {
 #define INSERT(table_, columns_)                                                                   \
     {                                                                                              \
-        table_, columns_, UP_COUNT(columns_), 0                                                    \
+        table_, columns_, UP_COUNT(columns_), 0, NULL                                              \
     }
 #define UPDATE(table_, columns_, keys_)                                                            \
     {                                                                                              \
-        table_, columns_, UP_COUNT(columns_), keys_                                                \
+        table_, columns_, UP_COUNT(columns_), keys_, NULL                                          \
+    }
+#define TIMES(table_)                                                                              \
+    {                                                                                              \
+        table_, times_columns, UP_COUNT(times_columns), 0, TIMES_SQL(table_)                       \
     }
     [UP_ROW_META] = INSERT("meta", meta_columns),
     [UP_ROW_RANK] = INSERT("rank", rank_columns),
@@ -189,10 +228,19 @@ static const struct row_table {
     [UP_ROW_STEP_END] = UPDATE("step", step_end_columns, 2),
     [UP_ROW_USAGE] = INSERT("usage", usage_columns),
     [UP_ROW_DIAGNOSTIC] = INSERT("diagnostic", diagnostic_columns),
+    [UP_ROW_BASELINE] = UPDATE("rank", baseline_columns, 1),
+    [UP_ROW_KERNEL_TIMES] = TIMES("kernel"),
+    [UP_ROW_COPY_TIMES] = TIMES("copy"),
+    [UP_ROW_COLLECTIVE_TIMES] = TIMES("collective"),
+    [UP_ROW_KERNEL_SEEN] = INSERT("kernel", kernel_seen_columns),
+    [UP_ROW_COPY_SEEN] = INSERT("copy", copy_seen_columns),
+    [UP_ROW_DEVICE_ALLOC] = INSERT("device_alloc", device_alloc_columns),
+    [UP_ROW_DEVICE_FREE] = UPDATE("device_alloc", device_free_columns, 1),
     [UP_ROW_PREDICTION] = INSERT("prediction", prediction_columns),
     [UP_ROW_PREDICTION_CATEGORY] = INSERT("prediction_category", prediction_category_columns),
 #undef INSERT
 #undef UPDATE
+#undef TIMES
 };
 
 // --- SQL ---------------------------------------------------------------------------------------
@@ -229,7 +277,10 @@ sqlite3_stmt *up_row_prepare(sqlite3 *db, enum up_row_kind kind)
 {
     char sql[SQL_TEXT];
     const struct row_table *table = &row_tables[kind];
-    (table->keys ? update_text : insert_text)(sql, table);
+    if (table->sql)
+        snprintf(sql, sizeof sql, "%s", table->sql);
+    else
+        (table->keys ? update_text : insert_text)(sql, table);
     sqlite3_stmt *statement = NULL;
     sqlite3_prepare_v3(db, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, NULL);
     return statement;
@@ -246,7 +297,7 @@ struct scratch {
 
 enum { RANK_SHIFT = 40 }; // a rank's ids stay below 2^40
 
-static int64_t global_id(int rank, uint64_t id)
+int64_t up_row_id(int rank, uint64_t id)
 {
     return (int64_t)((uint64_t)rank << RANK_SHIFT | id);
 }
@@ -274,7 +325,7 @@ static int bind_number(sqlite3_stmt *statement, int i, int64_t number, bool null
 static int bind_id(sqlite3_stmt *statement, int i, int rank, const void *field, bool zero_is_null)
 {
     uint64_t id = *(const uint64_t *)field;
-    return bind_number(statement, i, global_id(rank, id), zero_is_null && !id);
+    return bind_number(statement, i, up_row_id(rank, id), zero_is_null && !id);
 }
 
 static int bind_real(sqlite3_stmt *statement, int i, double value)
@@ -339,6 +390,8 @@ static int bind_column(sqlite3_stmt *statement, int i, const struct column *colu
         return bind_text(statement, i, shape_text(scratch, event));
     case HASH:
         return bind_hash(statement, i, scratch, *(const uint64_t *)field);
+    case NUMBER:
+        return sqlite3_bind_int64(statement, i, row->numbers[column->at]);
     case NUMBER_OR_NULL:
         return bind_number(statement, i, row->numbers[column->at], row->numbers[column->at] < 0);
     case SEQ_OR_NULL:

@@ -9,8 +9,12 @@
 -- Facts about the run, as text: schema_version, run_id, config_hash (what the event list depends on),
 -- config (JSON), command, model, device, as, dtype, ranks, cp, dp, seq_len, batch, accum, started (UTC), complete
 -- (1 once the run has ended in order), outcome (ok, out of memory, failed), events_written,
--- recorder_ns, recorder_bytes, ring_waits, steps_planned, and process and processes: of a run in several
--- each has a file of its own, in which `ranks` counts those of all and the table rank has its own.
+-- recorder_ns, recorder_bytes, ring_waits, steps_planned; out_of_memory (JSON: the first allocation
+-- that failed, of which rank, and the state of the memory it was looked for in); recorded_by
+-- (injection: of a program that is not upipe's; its ranks are GPUs, its tensors the driver's
+-- allocations, named after the library that asked, its ranges those of NVTX); process and processes: of
+-- a run in several each has a file of its own, in which `ranks` counts those of all and the table rank
+-- has its own.
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,          -- one of the above; more may come
   value TEXT
@@ -62,7 +66,8 @@ CREATE TABLE range (
   phase TEXT NOT NULL,
   begin_ns INTEGER NOT NULL,     -- on the host
   end_ns INTEGER,                -- NULL: still open when the trace ended
-  device_begin_ns INTEGER,       -- of the work in it, where that is known
+  device_begin_ns INTEGER,       -- of the work in it and in ranges within, where that is known (cuda,
+                                 -- --trace-level kernels); written when the run ends
   device_end_ns INTEGER,
   stream TEXT NOT NULL,
   begin_seq INTEGER NOT NULL,
@@ -86,7 +91,10 @@ CREATE TABLE step (
   PRIMARY KEY (step, rank)
 ) WITHOUT ROWID;
 
--- Work that ran on a device stream, one row per operation.
+-- Work that ran on a device stream, one row per operation, which on a GPU may be several kernels. On
+-- cuda begin_ns and end_ns are when the GPU ran it with --trace-level kernels, else both are when it
+-- was given to the stream. What libraries run in a step beside the operations has rows under the
+-- kernel's own name.
 CREATE TABLE kernel (
   id INTEGER PRIMARY KEY,
   rank INTEGER NOT NULL,
@@ -127,7 +135,8 @@ CREATE TABLE collective (
   bytes INTEGER NOT NULL         -- sent by this rank
 );
 
--- Memory taken from the driver, by whom.
+-- Memory taken from the driver, by whom. What was not seen taken but grew the use of the device while
+-- a library was set up or first used is a row of the library's, taken when that ended.
 CREATE TABLE device_alloc (
   id INTEGER PRIMARY KEY,
   rank INTEGER NOT NULL,
@@ -138,7 +147,8 @@ CREATE TABLE device_alloc (
   free_ns INTEGER                -- NULL: still held
 );
 
--- What the system said was used, sampled about ten times a second.
+-- What the system said was used, sampled about ten times a second (the device, on cuda, about four
+-- times), and on cuda when each step ended.
 CREATE TABLE usage (
   rank INTEGER NOT NULL,
   ns INTEGER NOT NULL,
@@ -171,7 +181,8 @@ CREATE TABLE diagnostic (
   id INTEGER PRIMARY KEY,
   rank INTEGER,                  -- NULL: about the trace as a whole
   ns INTEGER,
-  kind TEXT NOT NULL,            -- out_of_memory, step_too_long, disk, store, journal, index, run
+  kind TEXT NOT NULL,            -- out_of_memory, step_too_long, disk, store, journal, index, run, cupti,
+                                 -- cupti_dropped, observer, baseline
   text TEXT NOT NULL
 );
 

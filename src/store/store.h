@@ -43,6 +43,42 @@ enum up_status up_store_usage(struct up_store *store, int rank, int64_t ns,
                               int64_t host_rss_bytes); // negative: NULL
 enum up_status up_store_diagnostic(struct up_store *store, int rank, int64_t ns, const char *kind,
                                    const char *text);
+/* What the rank's device had in use before the run. */
+enum up_status up_store_baseline(struct up_store *store, int rank, int64_t used_bytes);
+
+/* When the device ran the piece of work whose event had work.id `id` and this kind (KERNEL, COPY,
+ * COLLECTIVE), or a part of it: its row, if there is one, covers that. begin_ns < end_ns. */
+enum up_status up_store_work_times(struct up_store *store, int rank, enum up_event_kind kind,
+                                   uint64_t id, int64_t begin_ns, int64_t end_ns);
+
+/* Work that no event told of, seen on the device. `kind` is KERNEL or COPY. */
+struct up_store_seen {
+    enum up_event_kind kind;
+    const char *name, *stream;
+    int64_t step;      // -1: outside steps
+    uint64_t range_id; // of the rank; 0: none
+    int64_t begin_ns, end_ns;
+    int64_t bytes; // of a copy, with its spaces
+    enum up_space from, to;
+};
+enum up_status up_store_seen(struct up_store *store, int rank, const struct up_store_seen *seen);
+
+/* Memory taken from the driver. `id` counts within the rank, from 1; one that was told before is
+ * told anew. */
+struct up_store_device_alloc {
+    uint64_t id;
+    const char *owner;
+    enum up_space space;
+    int64_t bytes, alloc_ns;
+};
+enum up_status up_store_device_alloc(struct up_store *store, int rank,
+                                     const struct up_store_device_alloc *alloc);
+enum up_status up_store_device_free(struct up_store *store, int rank, uint64_t id, int64_t free_ns);
+
+/* range.device_begin_ns and device_end_ns, from the rows of what ran in each range and in those
+ * within it. Once, when all times are there. */
+enum up_status up_store_time_ranges(struct up_store *store);
+
 /* A forecast made from the run: one row of `prediction` and one per category that has bytes. */
 struct up_store_prediction {
     const char *options;     // the change of options; "" for the run as it is

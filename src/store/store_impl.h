@@ -19,6 +19,14 @@ enum up_row_kind {
     UP_ROW_STEP_END,
     UP_ROW_USAGE,
     UP_ROW_DIAGNOSTIC,
+    UP_ROW_BASELINE,
+    UP_ROW_KERNEL_TIMES,
+    UP_ROW_COPY_TIMES,
+    UP_ROW_COLLECTIVE_TIMES,
+    UP_ROW_KERNEL_SEEN,
+    UP_ROW_COPY_SEEN,
+    UP_ROW_DEVICE_ALLOC,
+    UP_ROW_DEVICE_FREE,
     UP_ROW_PREDICTION,
     UP_ROW_PREDICTION_CATEGORY,
     UP_ROW_KIND_COUNT
@@ -38,12 +46,16 @@ sqlite3_stmt *up_row_prepare(sqlite3 *db, enum up_row_kind kind);
 /* Binds and runs it: SQLITE_DONE, or what went wrong. */
 int up_row_run(sqlite3_stmt *statement, enum up_row_kind kind, const struct up_row *row);
 
+/* What `id` of a rank is in run.db. */
+int64_t up_row_id(int rank, uint64_t id);
+
 struct up_store {
     sqlite3 *db;
     sqlite3_stmt *statements[UP_ROW_KIND_COUNT];
     char *path;       // as SQLite is told it; owned
     const char *name; // as the user typed it: the end of `path`
     bool in_transaction;
+    bool shortage_told; // meta.out_of_memory is there
     int pending;
     int64_t rows;
     int failure_code; // SQLite's, of the first failure; SQLITE_OK while there is none

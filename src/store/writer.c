@@ -113,6 +113,68 @@ enum up_status up_store_diagnostic(struct up_store *store, int rank, int64_t ns,
                      &(struct up_row){.numbers = numbers, .texts = texts});
 }
 
+enum up_status up_store_baseline(struct up_store *store, int rank, int64_t used_bytes)
+{
+    return write_row(store, UP_ROW_BASELINE,
+                     &(struct up_row){.rank = rank, .numbers = &used_bytes});
+}
+
+enum up_status up_store_work_times(struct up_store *store, int rank, enum up_event_kind kind,
+                                   uint64_t id, int64_t begin_ns, int64_t end_ns)
+{
+    const int64_t numbers[] = {begin_ns, end_ns, up_row_id(rank, id)};
+    enum up_row_kind row = kind == UP_EVENT_COPY         ? UP_ROW_COPY_TIMES
+                           : kind == UP_EVENT_COLLECTIVE ? UP_ROW_COLLECTIVE_TIMES
+                                                         : UP_ROW_KERNEL_TIMES;
+    return write_row(store, row, &(struct up_row){.numbers = numbers});
+}
+
+enum up_status up_store_seen(struct up_store *store, int rank, const struct up_store_seen *seen)
+{
+    const char *texts[] = {seen->name, seen->stream, up_space_names[seen->from],
+                           up_space_names[seen->to]};
+    const int64_t numbers[] = {seen->step, seen->range_id ? up_row_id(rank, seen->range_id) : -1,
+                               seen->begin_ns, seen->end_ns, seen->bytes};
+    return write_row(store, seen->kind == UP_EVENT_COPY ? UP_ROW_COPY_SEEN : UP_ROW_KERNEL_SEEN,
+                     &(struct up_row){.rank = rank, .numbers = numbers, .texts = texts});
+}
+
+enum up_status up_store_device_alloc(struct up_store *store, int rank,
+                                     const struct up_store_device_alloc *alloc)
+{
+    const char *texts[] = {alloc->owner, up_space_names[alloc->space]};
+    const int64_t numbers[] = {up_row_id(rank, alloc->id), alloc->bytes, alloc->alloc_ns};
+    return write_row(store, UP_ROW_DEVICE_ALLOC,
+                     &(struct up_row){.rank = rank, .numbers = numbers, .texts = texts});
+}
+
+enum up_status up_store_device_free(struct up_store *store, int rank, uint64_t id, int64_t free_ns)
+{
+    const int64_t numbers[] = {free_ns, up_row_id(rank, id)};
+    return write_row(store, UP_ROW_DEVICE_FREE, &(struct up_row){.numbers = numbers});
+}
+
+// The first shortage of a run as a whole, for those who want its numbers: meta.out_of_memory.
+static enum up_status write_shortage(struct up_store *store, int rank, const struct up_event *event)
+{
+    char name[UP_LABEL_TEXT], layer[16] = "null", step[16] = "null", text[768];
+    if (store->shortage_told) return UP_OK;
+    store->shortage_told = true;
+    if (event->label.layer >= 0) snprintf(layer, sizeof layer, "%d", event->label.layer);
+    if (event->step >= 0) snprintf(step, sizeof step, "%d", event->step);
+    snprintf(text, sizeof text,
+             "{\"rank\":%d,\"space\":\"%s\",\"name\":\"%s\",\"category\":\"%s\",\"layer\":%s,"
+             "\"phase\":\"%s\",\"step\":%s,\"seq\":%llu,\"ns\":%lld,\"bytes\":%lld,"
+             "\"live_bytes\":%lld,\"limit_bytes\":%lld,\"free_bytes\":%lld,"
+             "\"largest_free_bytes\":%lld}",
+             rank, up_space_names[event->oom.space], up_label_text(name, &event->label),
+             up_category_names[event->oom.category], layer, up_phase_names[event->phase], step,
+             (unsigned long long)event->seq, (long long)event->ns, (long long)event->oom.bytes,
+             (long long)event->oom.live_bytes, (long long)event->oom.limit_bytes,
+             (long long)event->oom.free_bytes, (long long)event->oom.largest_free_bytes);
+    return up_store_meta_set(store, "out_of_memory", text);
+}
+
 enum up_status up_store_prediction(struct up_store *store,
                                    const struct up_store_prediction *prediction)
 {
@@ -133,7 +195,8 @@ static enum up_status write_out_of_memory(struct up_store *store, int rank,
              up_label_text(name, &event->label), (long long)event->oom.bytes,
              up_space_names[event->oom.space], (long long)event->oom.live_bytes,
              (long long)event->oom.limit_bytes);
-    return up_store_diagnostic(store, rank, event->ns, "out_of_memory", text);
+    enum up_status rc = write_shortage(store, rank, event);
+    return rc ? rc : up_store_diagnostic(store, rank, event->ns, "out_of_memory", text);
 }
 
 enum up_status up_store_event(struct up_store *store, int rank, const struct up_event *event)
@@ -164,7 +227,8 @@ enum up_status up_store_event(struct up_store *store, int rank, const struct up_
         return write_out_of_memory(store, rank, event);
     case UP_EVENT_STEP_BEGIN:
     case UP_EVENT_STEP_END:
-        break; // have functions of their own
+    case UP_EVENT_MEMORY: // of which the ledger makes rows
+        break;            // have functions of their own
     }
     UP_BUG("event kind %d has no row", event->kind);
 }
@@ -309,6 +373,32 @@ static void leave_diagnostic(struct up_store *store)
     up_store_commit(store);
     store->failure_code = code;
     snprintf(store->failure, sizeof store->failure, "%s", failure);
+}
+
+enum up_status up_store_time_ranges(struct up_store *store)
+{
+    // A row whose end is not after its beginning has no times of the device.
+    static const char own_sql[] =
+        "CREATE TEMP TABLE own AS SELECT range_id AS id, min(begin_ns) AS begin_ns, max(end_ns) AS"
+        " end_ns FROM (SELECT range_id, begin_ns, end_ns FROM kernel UNION ALL"
+        " SELECT range_id, begin_ns, end_ns FROM copy UNION ALL"
+        " SELECT range_id, begin_ns, end_ns FROM collective)"
+        " WHERE range_id IS NOT NULL AND end_ns > begin_ns GROUP BY range_id";
+    static const char update_sql[] =
+        "UPDATE range SET device_begin_ns = t.begin_ns, device_end_ns = t.end_ns FROM ("
+        " WITH RECURSIVE around(id, begin_ns, end_ns) AS (SELECT id, begin_ns, end_ns FROM own"
+        "  UNION ALL SELECT r.parent, a.begin_ns, a.end_ns FROM around a JOIN range r ON r.id = "
+        "a.id"
+        "  WHERE r.parent IS NOT NULL)"
+        " SELECT id, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns FROM around GROUP BY id) t"
+        " WHERE t.id = range.id";
+    enum up_status rc = UP_OK;
+    UP_TRY(up_store_commit(store));
+    UP_TRY(run_sql(store, own_sql));
+    UP_TRY(run_sql(store, update_sql));
+    UP_TRY(run_sql(store, "DROP TABLE own"));
+out:
+    return rc;
 }
 
 // Back to one file that can be copied anywhere. While a reader is at it the WAL stays.

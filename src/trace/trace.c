@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CACHE_LINE = 64, FULL_NAP_NS = 20000 };
+enum { CACHE_LINE = 64, FULL_NAP_NS = 20000, FLUSH_NAP_NS = 200000 };
 
 struct up_trace {
     // Written by the rank's thread.
@@ -16,6 +16,7 @@ struct up_trace {
     // Written by the reader.
     _Alignas(CACHE_LINE) atomic_uint_fast64_t tail;
     atomic_bool abandoned;
+    atomic_uint_fast64_t written; // events that are on their way to the disk
     // Constant.
     _Alignas(CACHE_LINE) uint64_t mask;
     int rank;
@@ -75,6 +76,24 @@ void up_trace_push(struct up_trace *trace, const struct up_event *event)
     if (head - trace->tail_seen > trace->mask && !wait_for_room(trace, head)) return;
     trace->events[head & trace->mask] = *event;
     atomic_store_explicit(&trace->head, head + 1, memory_order_release);
+}
+
+void up_trace_flush(struct up_trace *trace, int64_t patience_ns)
+{
+    if (!trace) return;
+    uint64_t head = atomic_load_explicit(&trace->head, memory_order_relaxed);
+    for (int64_t waited = 0; waited < patience_ns; waited += FLUSH_NAP_NS) {
+        if (atomic_load_explicit(&trace->written, memory_order_acquire) >= head ||
+            atomic_load_explicit(&trace->abandoned, memory_order_acquire))
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = FLUSH_NAP_NS}, NULL);
+    }
+}
+
+void up_trace_written(struct up_trace *trace)
+{
+    uint64_t tail = atomic_load_explicit(&trace->tail, memory_order_relaxed);
+    atomic_store_explicit(&trace->written, tail, memory_order_release);
 }
 
 void up_trace_close(struct up_trace *trace)

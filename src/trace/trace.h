@@ -30,6 +30,14 @@ enum up_event_kind {
     UP_EVENT_USAGE,
     UP_EVENT_DIAGNOSTIC,
     UP_EVENT_OOM,
+    UP_EVENT_MEMORY,
+};
+
+/* What an UP_EVENT_MEMORY tells of memory that was taken from the driver, or of address space. */
+enum up_memory_news {
+    UP_MEMORY_RANGE,   // an arena's addresses: what is mapped there is told by the arena itself
+    UP_MEMORY_TAKEN,   // so many bytes were taken
+    UP_MEMORY_BRACKET, // between `ns` and `end_ns` use of the device grew by `bytes`
 };
 
 enum { UP_MAX_DIMS = 4, UP_NO_LAYER = -1, UP_NO_INDEX = -1 };
@@ -70,6 +78,7 @@ struct up_event {
             uint8_t stream;
         } range; // RANGE_BEGIN, RANGE_END
         struct {
+            uint64_t id; // counts the rank's kernels, copies and collectives, from 1; 0: not known
             uint64_t range_id;
             int64_t end_ns, bytes; // bytes moved; 0 for kernels
             double flops;
@@ -85,8 +94,14 @@ struct up_event {
         } usage;
         struct {
             int64_t bytes, live_bytes, limit_bytes;
-            uint8_t space;
+            int64_t free_bytes, largest_free_bytes; // of the arena it was looked for in
+            uint8_t space, category;
         } oom; // label: the tensor that did not fit
+        struct {
+            uint64_t address; // RANGE: where it begins
+            int64_t bytes, end_ns;
+            uint8_t news, space; // enum up_memory_news; a BRACKET's space is the device
+        } memory;                // label.name: the owner
     };
 };
 _Static_assert(sizeof(struct up_event) == 128, "an event is two cache lines");
@@ -135,6 +150,12 @@ bool up_trace_closed(struct up_trace *trace); // closed, and all taken
 
 /* The reader gives up (a disk is full): pushes return at once from now on, and events vanish. */
 void up_trace_abandon(struct up_trace *trace);
+
+/* The rank's side: waits until the reader has said, by up_trace_written, that all pushed so far is
+ * on its way to the disk, but no longer than `patience_ns`. For what must not be lost. */
+void up_trace_flush(struct up_trace *trace, int64_t patience_ns);
+/* The reader's side: what has been taken so far is written. */
+void up_trace_written(struct up_trace *trace);
 
 /* How many times a push found the ring full and waited. */
 uint64_t up_trace_waits(const struct up_trace *trace);

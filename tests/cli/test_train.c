@@ -202,6 +202,26 @@ static void test_trace_and_report(void **state)
     folder_remove(folder);
 }
 
+// The live set in the trace is the allocator's own count, and leaves no room for what was asked.
+static void check_post_mortem(const char *trace)
+{
+    int64_t sum = 0;
+    size_t i;
+    json_t *row;
+    program_run(&program, "upipe-report", "--json", trace);
+    json_t *root = json_loads(program.out, 0, NULL);
+    const json_t *why = json_object_get(root, "out_of_memory");
+    json_array_foreach(json_object_get(why, "filled_by"), i, row) sum +=
+        json_integer_value(json_object_get(row, "bytes"));
+    int64_t live = json_integer_value(json_object_get(why, "live_bytes"));
+    assert_int_equal(sum, live);
+    assert_int_equal(json_integer_value(json_object_get(why, "limit_bytes")), 14 << 20);
+    assert_true(live + json_integer_value(json_object_get(why, "bytes")) > 14 << 20);
+    assert_true(json_integer_value(json_object_get(why, "largest_free_bytes")) <
+                json_integer_value(json_object_get(why, "bytes")));
+    json_decref(root);
+}
+
 // Out of memory is a result: the tensor is named, the trace is whole and says so.
 static void test_memory_limit(void **state)
 {
@@ -223,6 +243,8 @@ static void test_memory_limit(void **state)
         assert_int_equal(program.status, 0);
         assert_non_null(strstr(program.out, "OUT OF MEMORY"));
         assert_null(strstr(program.out, "INCOMPLETE"));
+        assert_true(strstr(program.out, "Out of memory: layers.") < strstr(program.out, "Peak "));
+        check_post_mortem(trace);
     }
     program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--memory-limit", "1MiB",
                 "--no-admission");

@@ -171,6 +171,75 @@ static void steps_and_their_nulls(void **state)
     sandbox_release(&box);
 }
 
+static void times_of_work(void **state)
+{
+    (void)state;
+    struct sandbox box;
+    sandbox_init(&box);
+    struct up_store *store = create(box.path);
+    static const enum up_event_kind kinds[] = {UP_EVENT_KERNEL, UP_EVENT_COPY, UP_EVENT_COLLECTIVE};
+    for (int i = 0; i < 3; i++) {
+        struct up_event work = sample(kinds[i]);
+        work.work.id = (uint64_t)(i + 1);
+        work.work.end_ns = work.ns;
+        up_store_event(store, 1, &work);
+        // Two parts, the later one first; and work that has no row.
+        up_store_work_times(store, 1, kinds[i], work.work.id, 700, 800);
+        up_store_work_times(store, 1, kinds[i], work.work.id, 600, 650);
+        up_store_work_times(store, 1, kinds[i], 99, 1, 2);
+    }
+    struct up_event unnumbered = sample(UP_EVENT_KERNEL);
+    unnumbered.work.end_ns = 6000;
+    up_store_event(store, 1, &unnumbered);
+    up_store_event(store, 1, &unnumbered);
+    up_store_seen(store, 1,
+                  &(struct up_store_seen){.kind = UP_EVENT_COPY,
+                                          .name = "copy",
+                                          .stream = "stream 7",
+                                          .step = -1,
+                                          .begin_ns = 5,
+                                          .end_ns = 9,
+                                          .bytes = 64,
+                                          .from = UP_SPACE_HOST,
+                                          .to = UP_SPACE_DEVICE});
+    sqlite3 *db = finish(store, box.path);
+    assert_query(db, "SELECT id - (1 << 40), begin_ns, end_ns FROM kernel",
+                 "1|600|800\n2|5000|6000\n3|5000|6000");
+    assert_query(db, "SELECT begin_ns, end_ns FROM collective", "600|800");
+    assert_query(
+        db,
+        "SELECT name, stream, step, range_id, begin_ns, end_ns, from_space, to_space, bytes"
+        " FROM copy ORDER BY begin_ns",
+        "copy|stream 7|-|-|5|9|host|device|64\n"
+        "layers.12.attn.q.3|compute|2|-|600|800|device|device|0");
+    sqlite3_close(db);
+    sandbox_release(&box);
+}
+
+static void memory_of_the_driver(void **state)
+{
+    (void)state;
+    struct sandbox box;
+    sandbox_init(&box);
+    struct up_store *store = create(box.path);
+    up_store_rank(store, 1, "node", "GPU", 100, -1);
+    up_store_baseline(store, 1, 12);
+    struct up_store_device_alloc alloc = {1, "nccl", UP_SPACE_DEVICE, 500, 10};
+    up_store_device_alloc(store, 1, &alloc);
+    alloc.bytes = 400; // told anew
+    up_store_device_alloc(store, 1, &alloc);
+    up_store_device_alloc(store, 1,
+                          &(struct up_store_device_alloc){2, "arena", UP_SPACE_HOST, 7, 20});
+    up_store_device_free(store, 1, 2, 30);
+    up_store_device_free(store, 1, 3, 30);
+    sqlite3 *db = finish(store, box.path);
+    assert_query(db, "SELECT baseline_used_bytes, capacity_bytes FROM rank", "12|100");
+    assert_query(db, "SELECT rank, owner, space, bytes, alloc_ns, free_ns FROM device_alloc",
+                 "1|nccl|device|400|10|-\n1|arena|host|7|20|30");
+    sqlite3_close(db);
+    sandbox_release(&box);
+}
+
 static void everything_else(void **state)
 {
     (void)state;
@@ -190,13 +259,21 @@ static void everything_else(void **state)
     oom.oom.bytes = 10;
     oom.oom.live_bytes = 95;
     oom.oom.limit_bytes = 100;
+    oom.oom.free_bytes = 5;
+    oom.oom.largest_free_bytes = 4;
+    oom.oom.category = UP_CATEGORY_ATTENTION;
     up_store_event(store, 2, &oom);
     struct up_event note = sample(UP_EVENT_DIAGNOSTIC);
     up_store_event(store, 2, &note);
     sqlite3 *db = finish(store, box.path);
     assert_query(db, "SELECT * FROM rank", "0|node|Some CPU|-|10\n1|node|-|5|-");
     assert_query(db, "SELECT * FROM meta",
-                 "complete|1\nconfig|{\"a\": \"it's\"}\nmodel|tiny\noutcome|b\nschema_version|1");
+                 "complete|1\nconfig|{\"a\": \"it's\"}\nmodel|tiny\n"
+                 "out_of_memory|{\"rank\":2,\"space\":\"device\",\"name\":\"layers.12.attn.q.3\","
+                 "\"category\":\"attention\",\"layer\":12,\"phase\":\"backward\",\"step\":2,"
+                 "\"seq\":41,\"ns\":5000,\"bytes\":10,\"live_bytes\":95,\"limit_bytes\":100,"
+                 "\"free_bytes\":5,\"largest_free_bytes\":4}\n"
+                 "outcome|b\nschema_version|1");
     assert_query(db, "SELECT * FROM usage", "0|10|-|4096\n0|5000|123|-");
     assert_query(db, "SELECT rank, ns, kind, text FROM diagnostic",
                  "-|-|disk|it's full\n"
@@ -455,6 +532,8 @@ int main(void)
         cmocka_unit_test(alloc_and_free_are_one_row),
         cmocka_unit_test(ranges_and_work),
         cmocka_unit_test(steps_and_their_nulls),
+        cmocka_unit_test(times_of_work),
+        cmocka_unit_test(memory_of_the_driver),
         cmocka_unit_test(everything_else),
         cmocka_unit_test(commit_ends_a_transaction),
         cmocka_unit_test(reader_does_not_keep_the_run_from_ending),

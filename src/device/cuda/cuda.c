@@ -7,7 +7,7 @@
  *
  * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are
  * only recorded where somebody waits. Nothing here waits for the whole device. */
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_impl.h"
 
 #include <cuda.h>
 #include <pthread.h>
@@ -26,6 +26,8 @@ enum {
     TOUCH_THREADS = 16,
     MIN_CAPABILITY = 80
 };
+// Of a context with upipe's kernels in it (measured on an H200 with CUDA 13.0).
+enum { USUAL_CONTEXT = 541 << 20 };
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
 static const int64_t poll_ns = 20000;
 
@@ -82,9 +84,9 @@ struct cuda_device {
     struct slot slot[SLOTS];
     struct piece piece[MAX_PIECES];
     int pieces;
-    int64_t backed;        // bytes of the device range that are mapped
-    void *registered;      // the host range, once it is
-    struct up_error error; // the first failure
+    void *registered;             // the host range, once it is
+    struct up_listener *listener; // NVTX; NULL: nobody listens
+    struct up_error error;        // the first failure
 };
 
 static struct cuda_device *cuda_of(struct up_device *device)
@@ -163,6 +165,7 @@ static void release(struct up_device *device, enum up_space space, void *base, i
     if (space == UP_SPACE_HOST) {
         if (cuda->registered) cudaHostUnregister(cuda->registered);
         cuda->registered = NULL;
+        device->backed[UP_SPACE_HOST] = 0;
         munmap(base, (size_t)bytes);
         return;
     }
@@ -171,7 +174,7 @@ static void release(struct up_device *device, enum up_space space, void *base, i
         cuda->driver.release(cuda->piece[i].handle);
     }
     cuda->pieces = 0;
-    cuda->backed = 0;
+    device->backed[UP_SPACE_DEVICE] = 0;
     cuda->driver.address_free((CUdeviceptr)base, size);
 }
 
@@ -205,13 +208,14 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
                                   struct up_error *err)
 {
     int64_t target = up_ceil_div(bytes, (int64_t)cuda->granularity) * (int64_t)cuda->granularity;
-    if (target <= cuda->backed) return UP_OK;
+    int64_t *backed = &cuda->base.backed[UP_SPACE_DEVICE];
+    if (target <= *backed) return UP_OK;
     UP_ASSERT(cuda->pieces < MAX_PIECES);
     CUmemAllocationProp prop = on_device(cuda);
     CUmemAccessDesc access[MAX_GPUS];
     int peers = who_may_access(cuda, access);
-    struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)cuda->backed,
-                          .bytes = (size_t)(target - cuda->backed)};
+    struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)*backed,
+                          .bytes = (size_t)(target - *backed)};
     char text[UP_UNITS_TEXT];
     if (cuda->driver.create(&piece.handle, piece.bytes, &prop, 0))
         return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
@@ -222,7 +226,7 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
         return up_fail(err, UP_FAILED, "GPU %d: cannot map memory", cuda->index);
     }
     cuda->piece[cuda->pieces++] = piece;
-    cuda->backed = target;
+    *backed = target;
     return UP_OK;
 }
 
@@ -267,8 +271,15 @@ static enum up_status register_host(struct cuda_device *cuda, void *base, int64_
     touch_range(base, size);
     cudaError_t status =
         cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (status == cudaErrorMemoryAllocation) {
+        char text[UP_UNITS_TEXT];
+        cudaGetLastError();
+        return up_fail(err, UP_FAILED, "out of host memory: GPU %d: %s cannot be pinned",
+                       cuda->index, up_format_bytes(text, size));
+    }
     if (status) return fail_at(cuda, "cannot register host memory", status, err);
     cuda->registered = base;
+    cuda->base.backed[UP_SPACE_HOST] = (int64_t)size;
     return UP_OK;
 }
 
@@ -407,6 +418,17 @@ static void give_workspace(struct up_device *device, void *workspace)
     }
 }
 
+static int64_t used_bytes(struct up_device *device)
+{
+    return up_cuda_used_bytes(cuda_of(device)->index);
+}
+
+static void range(struct up_device *device, const struct up_label *label)
+{
+    struct up_listener *listener = cuda_of(device)->listener;
+    if (listener) up_listener_range(listener, label);
+}
+
 static void destroy(struct up_device *device)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -414,6 +436,7 @@ static void destroy(struct up_device *device)
     for (int i = 0; i < SLOTS; i++)
         if (cuda->slot[i].kept) cuda->slot[i].destroy(cuda->slot[i].kept);
     if (cuda->blas) cublasDestroy(cuda->blas);
+    up_listener_destroy(cuda->listener);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         for (int e = 0; e < EVENTS; e++)
             if (cuda->stream[i].recorded[e].event)
@@ -437,6 +460,8 @@ static const struct up_device_ops cuda_ops = {
     .mark = mark,
     .synchronize = synchronize,
     .check = check,
+    .used_bytes = used_bytes,
+    .range = range,
     .clock_ns = clock_ns,
     .destroy = destroy,
 };
@@ -467,6 +492,16 @@ static bool find_driver(struct driver *driver)
     return true;
 }
 
+// Since the device was made, or since what was taken last.
+static void took(struct cuda_device *cuda, const char *owner, int64_t used_before)
+{
+    struct up_device_took *place = cuda->base.took;
+    int64_t begin_ns = -1;
+    for (; place->owner; place++) begin_ns = place->end_ns;
+    *place = (struct up_device_took){owner, up_cuda_used_bytes(cuda->index) - used_before, begin_ns,
+                                     clock_ns(&cuda->base)};
+}
+
 static enum up_status make_streams(struct cuda_device *cuda, struct up_error *err)
 {
     int least = 0, greatest = 0;
@@ -482,9 +517,12 @@ static enum up_status make_streams(struct cuda_device *cuda, struct up_error *er
             status = cudaEventCreateWithFlags(&stream->recorded[e].event, cudaEventDisableTiming);
         if (status) return fail_at(cuda, "cannot make a stream", status, err);
     }
+    took(cuda, "context", cuda->base.used_before_bytes);
+    int64_t before = up_cuda_used_bytes(cuda->index);
     if (cublasCreate(&cuda->blas) ||
         cublasSetStream(cuda->blas, cuda->stream[UP_STREAM_COMPUTE].stream))
         return up_fail(err, UP_FAILED, "GPU %d: cuBLAS does not start", cuda->index);
+    took(cuda, "cublas", before);
     return UP_OK;
 }
 
@@ -492,6 +530,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
 {
     struct cudaDeviceProp prop;
     size_t free_bytes = 0, total = 0;
+    int64_t free_before = up_cuda_free_before(cuda->index);
     cudaError_t status = cudaSetDevice(cuda->index);
     if (!status) status = cudaGetDeviceProperties(&prop, cuda->index);
     if (!status) status = cudaMemGetInfo(&free_bytes, &total);
@@ -511,6 +550,11 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     cuda->base.capacity[UP_SPACE_DEVICE] = (int64_t)total;
     cuda->base.capacity[UP_SPACE_HOST] = physical;
+    // With nobody to ask before there was a context, a usual one is taken off.
+    cuda->base.used_before_guessed = free_before < 0;
+    int64_t known = free_before < 0 ? (int64_t)free_bytes + USUAL_CONTEXT : free_before;
+    cuda->base.used_before_bytes = up_max(0, (int64_t)total - known);
+    cuda->listener = up_listener_create();
     snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
     return make_streams(cuda, err);
 }
@@ -530,6 +574,11 @@ struct up_device *up_device_cuda_create(int index, struct up_error *err)
         return NULL;
     }
     return &cuda->base;
+}
+
+int up_device_cuda_index(const struct up_device *device)
+{
+    return ((const struct cuda_device *)device)->index;
 }
 
 int up_device_cuda_count(void)

@@ -21,6 +21,7 @@ struct up_cuda;
 /* `index`: which GPU. NULL and *err when there is none, or it is too old (compute capability 8.0).
  */
 struct up_device *up_device_cuda_create(int index, struct up_error *err);
+int up_device_cuda_index(const struct up_device *device); // which GPU it is
 /* How many GPUs there are; 0 where there is no driver. */
 int up_device_cuda_count(void);
 

@@ -1,0 +1,25 @@
+/* What the files of the cuda device tell each other. */
+#ifndef UP_DEVICE_CUDA_CUDA_IMPL_H
+#define UP_DEVICE_CUDA_CUDA_IMPL_H
+
+#include "device/cuda/cuda.h"
+
+struct up_label;
+
+/* Bytes in use of GPU `index`, whoever uses them, as the driver tells a process that has a context
+ * there; -1 when that fails. From any thread, whose current device it becomes. */
+int64_t up_cuda_used_bytes(int index);
+
+/* Bytes free of GPU `index` as NVML tells them, which needs no context; -1 where there is no NVML.
+ */
+int64_t up_cuda_free_before(int index);
+
+/* Ranges for tools that listen through NVTX, in the domain "upipe". NULL where none does: then
+ * there is nothing to be told, and nothing it could cost. A range belongs to the thread that began
+ * it. */
+struct up_listener;
+struct up_listener *up_listener_create(void);
+void up_listener_destroy(struct up_listener *listener);                             // NULL is fine
+void up_listener_range(struct up_listener *listener, const struct up_label *label); // NULL: ends
+
+#endif

@@ -1,0 +1,188 @@
+/* The injection library in a program that knows nothing of upipe: this one, run again with a word.
+ */
+#include "tests/cli/program.h"
+#include "tests/gpu/need.h"
+
+#include <sqlite3.h>
+
+#if UPIPE_CUPTI
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+
+enum { MIB = 1 << 20 };
+
+static char folder[32], trace_path[64], self[512];
+
+/* --- The program ---------------------------------------------------------------------------------
+ */
+
+static void *in_a_thread(void *unused)
+{
+    nvtxRangePushA("backward");
+    nvtxRangePop();
+    return unused;
+}
+
+static int annotate(void)
+{
+    pthread_t thread;
+    nvtxDomainHandle_t domain = nvtxDomainCreateA("mine");
+    nvtxEventAttributes_t event = {.version = NVTX_VERSION,
+                                   .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+                                   .messageType = NVTX_MESSAGE_TYPE_REGISTERED,
+                                   .message.registered =
+                                       nvtxDomainRegisterStringA(domain, "registered")};
+    nvtxRangePushA("step");
+    nvtxDomainRangePushEx(domain, &event);
+    nvtxRangePushA("forward");
+    nvtxRangePop(); // forward
+    nvtxRangePop(); // step, with another domain's range above it
+    nvtxDomainRangePop(domain);
+    pthread_create(&thread, NULL, in_a_thread, NULL);
+    pthread_join(thread, NULL);
+    nvtxRangeId_t apart = nvtxRangeStartA("apart");
+    nvtxRangeEnd(apart);
+    if (!fork()) {
+        nvtxRangePushA("child");
+        exit(0);
+    }
+    wait(NULL);
+    nvtxRangePushA("open at the end");
+    return 0;
+}
+
+static int use_a_gpu(void)
+{
+    void *memory = NULL, *more = NULL;
+    nvtxRangePushA("forward");
+    if (cudaMalloc(&memory, 64 * MIB)) return 3;
+    nvtxRangePushA("layer 3");
+    if (cudaMalloc(&more, 192 * MIB) || cudaMemset(more, 0, 192 * MIB)) return 4;
+    if (cudaDeviceSynchronize()) return 5;
+    usleep(700000); // long enough to be sampled
+    nvtxRangePop();
+    cudaFree(more);
+    nvtxRangePop();
+    cudaFree(memory);
+    return 0;
+}
+
+/* --- Its trace -----------------------------------------------------------------------------------
+ */
+
+static int run(const char *word, const char *settings)
+{
+    char command[1024];
+    unlink(trace_path);
+    snprintf(command, sizeof command,
+             "cd %s && env CUDA_INJECTION64_PATH=%s/libupipe_inject.so "
+             "NVTX_INJECTION64_PATH=%s/libupipe_inject.so UPIPE_TRACE=%s %s %s %s",
+             folder, UP_TEST_BUILD, UP_TEST_BUILD, trace_path, settings, self, word);
+    int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static const char *ask(const char *sql)
+{
+    static char text[4096];
+    sqlite3 *db;
+    sqlite3_stmt *statement = NULL;
+    size_t used = 0;
+    text[0] = 0;
+    assert_int_equal(sqlite3_open_v2(trace_path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL)) fail_msg("%s", sqlite3_errmsg(db));
+    while (sqlite3_step(statement) == SQLITE_ROW) {
+        const char *value = (const char *)sqlite3_column_text(statement, 0);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? ", " : "",
+                                 value ? value : "-");
+    }
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return text;
+}
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    assert_int_equal(run("annotate", ""), 0);
+    assert_string_equal(ask("SELECT value FROM meta WHERE key = 'complete'"), "1");
+    assert_string_equal(ask("SELECT name || ' in ' || ifnull((SELECT name FROM range o WHERE o.id ="
+                            " r.parent), '-') FROM range r ORDER BY begin_seq"),
+                        "step in -, registered in step, forward in registered, backward in -, "
+                        "apart in -, open at the end in -");
+    assert_string_equal(ask("SELECT name FROM range WHERE end_seq IS NULL"), "open at the end");
+    assert_string_equal(ask("SELECT phase FROM range WHERE name = 'backward'"), "backward");
+    assert_string_equal(ask("SELECT count(*) FROM range WHERE end_ns < begin_ns"), "0");
+}
+
+// Somebody has the name already: the program has its trace under another.
+static void test_name_is_taken(void **state)
+{
+    (void)state;
+    char kept[96];
+    snprintf(kept, sizeof kept, "%s/other", folder);
+    file_write_text(kept, 100);
+    assert_int_equal(run("annotate", "UPIPE_TRACE=other"), 0);
+    char command[128];
+    snprintf(command, sizeof command, "ls %s/upipe-*.db >/dev/null", folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(access(trace_path, F_OK), -1);
+}
+
+static void test_a_gpu_program(void **state)
+{
+    (void)state;
+    gpus_or_skip();
+    assert_int_equal(run("gpu", ""), 0);
+    printf("diagnostics: %s\n", ask("SELECT kind || ': ' || text FROM diagnostic"));
+    assert_string_equal(
+        ask("SELECT t.bytes / 1048576 || ' ' || t.name || ' in ' || r.name || ' ' ||"
+            " t.phase || ' ' || (t.free_seq IS NOT NULL) FROM tensor t JOIN range r"
+            " ON r.id = t.range_id WHERE t.space = 'device' ORDER BY alloc_seq"),
+        "64 gpu_test_inject in forward forward 1, 192 gpu_test_inject in layer 3 "
+        "forward 1");
+    assert_string_equal(ask("SELECT count(*) > 0 FROM kernel k JOIN range r ON r.id = k.range_id"
+                            " WHERE r.name = 'layer 3' AND k.end_ns > k.begin_ns"),
+                        "1");
+    assert_string_equal(ask("SELECT count(*) > 0 FROM usage WHERE device_used_bytes > 67108864"),
+                        "1");
+    static struct program program;
+    program_run(&program, "upipe-report", trace_path);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "forward > layer 3"));
+    puts(program.out);
+    assert_int_equal(run("gpu", "UPIPE_TRACE_LEVEL=memory"), 0);
+    assert_string_equal(ask("SELECT count(*) FROM kernel"), "0");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "annotate")) return annotate();
+    if (argc > 1 && !strcmp(argv[1], "gpu")) return use_a_gpu();
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
+    folder_make(folder);
+    snprintf(trace_path, sizeof trace_path, "%s/run.db", folder);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranges),
+                                       cmocka_unit_test(test_name_is_taken),
+                                       cmocka_unit_test(test_a_gpu_program)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    folder_remove(folder);
+    return failed;
+}
+#else
+static void test_inject(void **state)
+{
+    (void)state;
+    gpus_or_skip();
+    puts("skipped: built without CUPTI");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_inject)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif
