@@ -2,9 +2,9 @@
  *
  * In sequence layout a rank holds, for its own tokens, the heads of all ranks, in slots:
  * slot r is [T, heads of rank r, head_dim]. In head layout it holds, for all tokens of the
- * sequence, its own heads: [S, heads, head_dim]. Projections write the slots directly, and what
- * arrives from the ranks in their order is the other layout: nothing is permuted. With
- * one rank both layouts are the same bytes, and nothing moves.
+ * sequence, its own heads: [S, heads, head_dim]. What arrives from the ranks in their order is the
+ * other layout: nothing is permuted. With one rank both layouts are the same bytes, and nothing
+ * moves.
  */
 #ifndef UP_TRAINER_EXCHANGE_H
 #define UP_TRAINER_EXCHANGE_H
