@@ -586,10 +586,13 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
 static void give_up(struct member *member, const char *reason)
 {
     struct run *run = member->run;
-    if (run->group.peers)
+    if (run->group.peers) {
         up_group_abort(&run->group, reason);
-    else
-        up_seat_abort(member->seat, reason);
+        return;
+    }
+    up_seat_abort(member->seat, reason);
+    // Who waits for this rank within NCCL's set-up is not reached so.
+    if (run->count > 1) end_within(run, ABORTED_END_S, reason);
 }
 
 // A rank's whole life on its thread. One that fails ends the others.
