@@ -161,6 +161,7 @@ static void take_facts(const struct up_run_facts *facts, struct up_recorded *rec
     recorded->seq = known(facts->seq_len);
     recorded->cp = facts->cp >= 1 ? facts->cp : recorded->ranks == 1;
     recorded->batch = facts->batch >= 1 ? facts->batch : 1;
+    recorded->accum = facts->accum >= 1 ? facts->accum : 1;
     recorded->dtype_bytes = bytes_of_dtype(facts->dtype);
     recorded->on_cpu = !strcmp(*facts->as ? facts->as : facts->device, "cpu");
     if (recorded->cp < 1 || recorded->seq < recorded->cp) return;
@@ -187,6 +188,16 @@ out:
     return rc;
 }
 
+// Within the step; what was there before it counts as well.
+static int64_t highest_host(const struct up_recorded *recorded, const struct up_replay *host)
+{
+    int64_t first = 0, end;
+    while (first < host->count && host->points[first].seq < recorded->first_seq) first++;
+    first -= first > 0;
+    for (end = first; end < host->count && host->points[end].seq <= recorded->last_seq;) end++;
+    return first < end ? up_replay_highest(host, first, end)->live_bytes : 0;
+}
+
 static enum up_status read_room(const struct up_run *run, struct up_recorded *recorded,
                                 struct up_error *err)
 {
@@ -199,7 +210,7 @@ static enum up_status read_room(const struct up_run *run, struct up_recorded *re
                           " AND space = 'device' AND owner <> 'arena' AND free_ns IS NULL",
                           UP_BIND(recorded->rank), 0, &recorded->other_bytes, err));
     UP_TRY(up_replay_read(run, recorded->rank, UP_SPACE_HOST, &host, err));
-    if (host.count) recorded->host_peak_bytes = up_replay_highest(&host, 0, host.count)->live_bytes;
+    recorded->host_peak_bytes = highest_host(recorded, &host);
     recorded->capacity_bytes = known(recorded->capacity_bytes);
     recorded->other_bytes = known(recorded->other_bytes);
 out:

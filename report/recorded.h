@@ -42,11 +42,12 @@ struct up_recorded {
     int64_t host_peak_bytes, other_bytes; // in host memory; of the device, beside arenas
     int64_t capacity_bytes;               // of the device; 0 where unknown
     // 0 where unknown.
-    int64_t ranks, cp, seq, batch, tokens; // tokens: of this rank
-    int dtype_bytes;                       // of the run's dtype
-    int64_t backward_seq;                  // its first allocation; INT64_MAX: there is none
-    int64_t optimizer_seq;                 // the same
-    int64_t nameless_bytes; // alive at the peak without a category: no rule touches them
+    int64_t ranks, cp, seq, tokens; // tokens: of this rank
+    int64_t batch, accum;           // 1 where unknown
+    int dtype_bytes;                // of the run's dtype
+    int64_t backward_seq;           // its first allocation; INT64_MAX: there is none
+    int64_t optimizer_seq;          // the same
+    int64_t nameless_bytes;         // alive at the peak without a category: no rule touches them
     bool on_cpu;
 };
 

@@ -244,11 +244,48 @@ static int64_t optimizer_begin(const struct up_recorded *r)
     return up_min(r->optimizer_seq, r->last_seq);
 }
 
-static bool gathers_already(const struct up_recorded *r)
+/* Whether blocks' weights were gathered from all ranks, as far as the sizes of what was
+ * communicated in blocks tell. */
+enum sharding { NOT_SHARDED, CAST, SHARDED, CANNOT_TELL };
+
+static int64_t elements(const struct up_recorded_tensor *t)
+{
+    return t->dtype_bytes ? t->life.bytes / t->dtype_bytes : 0;
+}
+
+static bool about(int64_t a, int64_t b)
+{
+    double difference = (double)a - (double)b;
+    return a > 0 && difference < 0.01 * (double)a && difference > -0.01 * (double)a;
+}
+
+// A block's weights in one buffer: as many elements as it has parameters, or as all ranks have.
+static enum sharding sharding_of(const struct up_recorded *r)
+{
+    bool communicates = false, cast = false;
+    int64_t weights = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        const struct up_recorded_tensor *t = &r->tensors[i];
+        if (t->category == UP_CATEGORY_PARAMETER && t->layer >= 0)
+            weights = up_max(weights, elements(t));
+    }
+    for (int64_t i = 0; i < r->count; i++) {
+        const struct up_recorded_tensor *t = &r->tensors[i];
+        if (t->category != UP_CATEGORY_COMM || t->layer < 0) continue;
+        communicates = true;
+        int64_t each = r->ranks > 1 ? elements(t) / r->ranks : 0;
+        if (weights && about(each, weights)) return SHARDED;
+        cast = cast || about(elements(t), weights);
+    }
+    if (!communicates) return NOT_SHARDED;
+    return cast ? CAST : CANNOT_TELL;
+}
+
+static int64_t first_loss(const struct up_recorded *r)
 {
     for (int64_t i = 0; i < r->count; i++)
-        if (r->tensors[i].category == UP_CATEGORY_COMM && r->tensors[i].layer >= 0) return true;
-    return false;
+        if (r->tensors[i].category == UP_CATEGORY_LOSS) return r->tensors[i].life.alloc_seq;
+    return r->backward_seq;
 }
 
 static int64_t first_forward(const struct up_recorded *r)
@@ -266,10 +303,11 @@ static enum up_status put_gathered(const struct up_recorded *r, struct output *o
     int64_t end = optimizer_begin(r);
     UP_TRY(find_largest(r, UP_CATEGORY_PARAMETER, r->dtype_bytes, &weights, err));
     UP_TRY(find_largest(r, UP_CATEGORY_GRADIENT, 0, &gradients, err));
-    if (!gathers_already(r))
+    if (sharding_of(r) == NOT_SHARDED)
         put_buffer(out, "weights.gathered", UP_CATEGORY_COMM, up_sum(weights.unit, weights.block),
                    first_forward(r), end);
-    put_buffer(out, "grads.full", UP_CATEGORY_COMM, gradients.unit, r->backward_seq, end);
+    put_buffer(out, "grads.full", UP_CATEGORY_COMM, gradients.unit,
+               up_min(first_loss(r), r->backward_seq), end);
 out:
     return rc;
 }
@@ -349,7 +387,8 @@ out:
  */
 
 struct seen {
-    bool state, state_layers, kept, kept_outputs, inputs, blockless, phaseless, sliced[3], staged;
+    bool state, state_layers, kept, kept_more, kept_outputs, inputs, blockless, phaseless,
+        sliced[3], staged;
     bool by_head, by_token, activations, headless, unnamed_attention, unnamed_norm, uncategorised;
     int64_t query_heads; // the most heads of a q or o
 };
@@ -367,6 +406,7 @@ static void look_at(const struct up_recorded_tensor *t, up_rule_set set, struct 
     seen->blockless |= block && t->layer < 0;
     seen->phaseless |= block && t->phase == UP_NONE;
     seen->kept |= t->kept && is_block_activation(t);
+    seen->kept_more |= t->kept && is_block_activation(t) && !is_attention_output(t);
     seen->kept_outputs |= t->kept && is_attention_output(t);
     seen->inputs |= t->kept && t->layer >= 0 && t->category == UP_CATEGORY_CHECKPOINT;
     for (int i = 0; i < 3; i++)
@@ -405,7 +445,10 @@ static const char *obstacle_to_fsdp(const struct up_recorded *r, const struct se
     if (!r->ranks) return no_ranks;
     if (r->ranks == 1) return "there is one rank";
     if (!seen->state) return nothing_or(false, NULL, seen);
-    return seen->state_layers ? NULL : no_layers;
+    if (!seen->state_layers) return no_layers;
+    enum sharding sharding = sharding_of(r);
+    if (sharding == SHARDED) return "model state is split over the ranks already";
+    return sharding == CANNOT_TELL ? "whether model state is split already was not recorded" : NULL;
 }
 
 static const char *obstacle_to_ulysses(const struct up_recorded *r, const struct seen *seen)
@@ -428,6 +471,7 @@ static const char *obstacle_to_checkpoint(const struct seen *seen, up_rule_set s
                           seen->blockless ? no_layers : no_phases, seen);
     if (!seen->inputs)
         return "which tensors are the blocks' inputs was not recorded (category checkpoint)";
+    if (attn && !seen->kept_more) return "blocks keep little already";
     return attn && !seen->kept_outputs ? nothing_or(seen->unnamed_attention, no_names, seen) : NULL;
 }
 
@@ -499,6 +543,13 @@ const char *up_rule_obstacle(const struct up_recorded *recorded, up_rule_set set
 /* --- As options ----------------------------------------------------------------------------------
  */
 
+// A step goes on with as many sequences as before.
+static int64_t sequences(int64_t accum, int64_t times)
+{
+    int64_t more;
+    return __builtin_mul_overflow(accum, times, &more) ? INT64_MAX : more;
+}
+
 void up_rule_options(const struct up_recorded *recorded, up_rule_set set,
                      enum up_technique technique, char *text, size_t size)
 {
@@ -520,10 +571,12 @@ void up_rule_options(const struct up_recorded *recorded, up_rule_set set,
         snprintf(text, size, "%s %s", counted[technique],
                  up_format_count(count, slice_of(recorded, set, technique)));
     else if (technique == UP_TECHNIQUE_ULYSSES)
-        snprintf(text, size, "--cp %lld", (long long)recorded->ranks);
+        snprintf(text, size, "--cp %lld --dp 1 --accum %lld", (long long)recorded->ranks,
+                 (long long)sequences(recorded->accum, recorded->ranks / recorded->cp));
     else if (technique == UP_TECHNIQUE_UPIPE)
         snprintf(text, size, "--upipe %lld",
                  (long long)up_max(1, recorded->cp * wider(recorded, set)));
     else
-        snprintf(text, size, "--batch %lld", (long long)(recorded->batch / 2));
+        snprintf(text, size, "--batch %lld --accum %lld", (long long)(recorded->batch / 2),
+                 (long long)sequences(recorded->accum, 2));
 }
