@@ -42,7 +42,7 @@ static enum up_status run_peak(const void *values, const struct up_arguments *ar
     UP_TRY(up_run_facts_read(&run, &facts, err));
     UP_TRY(up_breakdown_read(&run, o->rank, o->step, &breakdown, err));
     up_section_run(emitter, &run, &facts);
-    up_section_breakdown(emitter, &breakdown, o->limit, false);
+    up_section_breakdown(emitter, &breakdown, o->limit, 0);
 out:
     up_breakdown_release(&breakdown);
     up_run_close(&run);

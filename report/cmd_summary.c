@@ -60,7 +60,7 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     UP_TRY(read_advice(&run, &breakdown, &advice, err));
     bool advised = advice.is_exact || advice.is_modelled;
     up_section_run(emitter, &run, &facts);
-    up_section_breakdown(emitter, &breakdown, advised ? TENSORS_WITH_ADVICE : TENSORS, true);
+    up_section_breakdown(emitter, &breakdown, TENSORS, advised ? TENSORS_WITH_ADVICE : TENSORS);
     up_section_time(emitter, &time);
     up_section_training(emitter, &facts);
     tell_advice(emitter, &advice);

@@ -66,7 +66,7 @@ static void emit_fields(struct up_emitter *emitter, const struct up_modelled *m,
 }
 
 #define MODELLED_COLUMNS(heading_)                                                                 \
-    {"options", heading_, false, 0, 24}, {"how", "how", false, 8, 8},                              \
+    {"options", heading_, false, 0, 23}, {"how", "how", false, 8, 8},                              \
         {"peak", "peak", true, 9, 0}, {"host", "host", true, 9, 0},                                \
         {"where", "highest in", false, 0, 12},                                                     \
     {                                                                                              \
@@ -259,13 +259,26 @@ void up_section_modelled_fit(struct up_emitter *emitter, const struct up_modelle
     up_emit_object_end(emitter);
 }
 
+static void say_path(struct up_emitter *emitter, const struct up_modelled *m)
+{
+    char bytes[UP_UNITS_TEXT], text[CELL];
+    if (!m->path_count) return;
+    up_emit_table_heading_begin(emitter);
+    up_format_bytes(bytes, (uint64_t)m->now.peak_bytes);
+    up_emit_piece(emitter, "Switch on: peak {} now", bytes);
+    up_format_bytes(bytes, (uint64_t)m->path[m->path_count - 1].peak_bytes);
+    snprintf(text, sizeof text, "%s with %d technique%s", bytes, m->path_count,
+             m->path_count == 1 ? "" : "s");
+    up_emit_piece(emitter, "{}", text);
+    up_emit_piece(emitter, "{}", "modelled (advise tells the rules)");
+    up_emit_line_end(emitter);
+}
+
 void up_section_modelled_advice(struct up_emitter *emitter, const struct up_modelled *modelled)
 {
+    say_path(emitter, modelled);
     up_emit_object_begin(emitter, "advice");
     up_section_modelled_path(emitter, modelled);
     emit_room(emitter, modelled);
     up_emit_object_end(emitter);
-    if (modelled->path_count)
-        up_emit_note(emitter, "modelled on the recorded lifetimes, not re-run: `upipe-report "
-                              "advise` tells what each technique assumes");
 }
