@@ -144,6 +144,17 @@ static enum up_status read_place(const struct up_run *run, const struct up_recor
     return UP_OK;
 }
 
+// The optimizer's own buffers are there in no other phase, whether or not the trace has that one.
+static void place_update(const struct up_ruled *alive, int64_t count, struct up_modelled_line *line)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (alive[i].of || alive[i].category != UP_CATEGORY_OPTIMIZER) continue;
+        snprintf(line->phase, sizeof line->phase, "%s", up_phase_names[UP_PHASE_OPTIMIZER]);
+        line->range[0] = line->reached_by[0] = 0;
+        line->layer = UP_NONE;
+    }
+}
+
 static enum up_status describe(const struct up_run *run, const struct up_recorded *r,
                                struct up_modelled_line *line, struct up_error *err)
 {
@@ -158,6 +169,7 @@ static enum up_status describe(const struct up_run *run, const struct up_recorde
     sum_categories(ruled, count, line);
     UP_TRY(sum_kinds(ruled, count, line, err));
     UP_TRY(read_place(run, r, line, err));
+    place_update(ruled, count, line);
 out:
     free(ruled);
     return rc;
