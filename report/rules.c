@@ -238,10 +238,14 @@ static int64_t after(int64_t seq)
     return up_sum(seq, 1);
 }
 
-// The end of the backward, from which on there is room for the optimizer.
+// When the optimizer is at work: in its phase; where the trace has none, at the end of a step that
+// got there, whose last event is then a free. INT64_MAX: it did not get there.
 static int64_t optimizer_begin(const struct up_recorded *r)
 {
-    return up_min(r->optimizer_seq, r->last_seq);
+    if (r->optimizer_seq != INT64_MAX || r->backward_seq == INT64_MAX) return r->optimizer_seq;
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->tensors[i].life.free_seq == r->last_seq) return r->last_seq;
+    return INT64_MAX;
 }
 
 /* Whether blocks' weights were gathered from all ranks, as far as the sizes of what was
@@ -571,8 +575,9 @@ void up_rule_options(const struct up_recorded *recorded, up_rule_set set,
         snprintf(text, size, "%s %s", counted[technique],
                  up_format_count(count, slice_of(recorded, set, technique)));
     else if (technique == UP_TECHNIQUE_ULYSSES)
-        snprintf(text, size, "--cp %lld --dp 1 --accum %lld", (long long)recorded->ranks,
-                 (long long)sequences(recorded->accum, recorded->ranks / recorded->cp));
+        snprintf(text, size, "--accum %lld --cp %lld --dp 1",
+                 (long long)sequences(recorded->accum, recorded->ranks / recorded->cp),
+                 (long long)recorded->ranks);
     else if (technique == UP_TECHNIQUE_UPIPE)
         snprintf(text, size, "--upipe %lld",
                  (long long)up_max(1, recorded->cp * wider(recorded, set)));

@@ -210,7 +210,7 @@ static void test_path_by_hand(void **state)
     for (size_t i = 0; i < lines; i++)
         assert_string_equal(text(json_array_get(table, i), "technique"), path[i].technique);
     assert_string_equal(text(json_array_get(table, lines - 1), "all_options"),
-                        "--optimizer host --cp 2 --dp 1 --accum 2 --fsdp on --checkpoint block "
+                        "--optimizer host --accum 2 --cp 2 --dp 1 --fsdp on --checkpoint block "
                         "--tile-mlp 256 --offload host --upipe 2");
     assert_string_equal(text(json_array_get(table, 2), "owner"), "update");
     json_decref(root);
@@ -507,8 +507,9 @@ static void test_against_dry_runs(void **state)
         "--as cpu --model tiny --seq 2K --ranks 4",
         "--as cpu --model tiny --seq 2K --ranks 4 --cp 4 --fsdp on --checkpoint block",
         "--as cuda --model llama3.2-1b --seq 64K --ranks 8",
-        "--as cuda --model llama3-8b --seq 512K",
-        "--as cuda --model llama3-8b --seq 512K --ranks 8 --cp 8 --fsdp on --checkpoint block",
+        "--as cuda --model llama3-8b --layers 8 --seq 512K",
+        "--as cuda --model llama3-8b --layers 8 --seq 512K --ranks 8 --cp 8 --fsdp on --checkpoint "
+        "block",
     };
     struct error_of ladder = {0}, path = {0};
     int step = takes_few() ? 4 : 1;
