@@ -3,6 +3,7 @@
 #include "trainer/machine.h"
 #include "trainer/predict.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,21 @@ enum up_status up_advice_read(const struct up_run *run, const struct up_advice_a
                           &advice->path_count, err));
 out:
     return rc;
+}
+
+enum up_status up_advice_can_rerun(const struct up_run *run, bool *can, char why[UP_ADVICE_WHY],
+                                   struct up_error *err)
+{
+    struct up_advice advice = {.same_hash = false};
+    struct up_error reason = {0};
+    enum up_status rc = read_stored(run, &advice, &reason);
+    *can = rc == UP_OK && advice.same_hash;
+    if (rc == UP_FAILED) *err = reason;
+    snprintf(why, UP_ADVICE_WHY, "%s",
+             rc == UP_OK ? "its steps are not those that this upipe makes of its config"
+                         : "it has no config that could be run again");
+    up_stored_run_release(&advice.stored);
+    return rc == UP_FAILED ? UP_FAILED : UP_OK;
 }
 
 void up_advice_release(struct up_advice *advice)

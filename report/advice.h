@@ -31,6 +31,12 @@ enum up_status up_advice_read(const struct up_run *run, const struct up_advice_a
                               struct up_advice *advice, struct up_error *err);
 void up_advice_release(struct up_advice *advice);
 
+/* Whether the run's step can be run again, dry: its config is one that this upipe makes the same
+ * config_hash of. If not, `why` says what is in the way. */
+enum { UP_ADVICE_WHY = 256 };
+enum up_status up_advice_can_rerun(const struct up_run *run, bool *can, char why[UP_ADVICE_WHY],
+                                   struct up_error *err);
+
 /* Adds the forecasts to the run's file, where that can be written: the path is of `path`, and the
  * run must have been closed. */
 void up_advice_store(const struct up_advice *advice, const char *path,

@@ -1,6 +1,7 @@
 /* advise: which techniques to switch on, what they would change, and what fits. */
 #include "report/report.h"
 #include "report/sections_advice.h"
+#include "report/sections_modelled.h"
 
 #include <stdlib.h>
 
@@ -117,26 +118,81 @@ static void tell_all(struct up_emitter *emitter, const struct up_advice *advice,
     if (o->max_seq) up_section_longest(emitter, advice, &answers->as_it_is, &answers->any);
 }
 
-static enum up_status run_advise(const void *values, const struct up_arguments *arguments,
-                                 struct up_emitter *emitter, struct up_error *err)
+/* --- Of a run whose step can be run again --------------------------------------------------------
+ */
+
+static enum up_status advise_by_reruns(const struct up_arguments *arguments,
+                                       const struct advise_options *o, struct up_run *run,
+                                       struct up_emitter *emitter, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const struct advise_options *o = values;
     const struct up_advice_asked asked = {.machine = o->machine, .fit = o->fit, .seq = o->seq};
-    struct up_run run = {0};
     struct up_advice advice = {0};
     struct answers answers = {.knob_count = 0};
-    UP_TRY(up_run_open_only(arguments, &run, err));
-    UP_TRY(up_advice_read(&run, &asked, &advice, err));
+    UP_TRY(up_advice_read(run, &asked, &advice, err));
     UP_TRY(find_all(&advice, o, &answers, err));
-    tell_all(emitter, &advice, run.path, o, &answers);
+    tell_all(emitter, &advice, run->path, o, &answers);
     UP_TRY(tell_command(emitter, &advice, answers.chosen, err));
-    up_run_close(&run);
+    up_run_close(run);
     up_advice_store(&advice, arguments->positional[0], &answers.best, answers.fits);
     // Nothing fits: that is the answer.
     if (!answers.chosen && (answers.fit_asked || o->max_seq)) rc = UP_FAILED;
 out:
     up_advice_release(&advice);
+    return rc;
+}
+
+/* --- Of one whose lifetimes are all there is -----------------------------------------------------
+ */
+
+static const struct up_modelled_line *first_that_fits(const struct up_modelled *modelled)
+{
+    if (up_modelled_fits(modelled, &modelled->now)) return &modelled->now;
+    for (int i = 0; i < modelled->path_count; i++)
+        if (up_modelled_fits(modelled, &modelled->path[i])) return &modelled->path[i];
+    return NULL;
+}
+
+static enum up_status advise_by_rules(const struct advise_options *o, const struct up_run *run,
+                                      const char *why, struct up_emitter *emitter,
+                                      struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_run_facts facts;
+    struct up_modelled modelled = {.limit_bytes = 0};
+    UP_TRY(up_run_facts_read(run, &facts, err));
+    UP_TRY(up_modelled_read(run, o->fit, true, &modelled, err));
+    up_section_modelled_now(emitter, &modelled, &facts, run->path, why);
+    up_section_modelled_ladder(emitter, &modelled);
+    up_section_modelled_path(emitter, &modelled);
+    up_section_modelled_rules(emitter, &modelled);
+    if (modelled.limit_bytes) {
+        const struct up_modelled_line *best = first_that_fits(&modelled);
+        up_section_modelled_fit(emitter, &modelled, best);
+        if (!best) rc = UP_FAILED;
+    }
+    up_emit_null(emitter, "command");
+out:
+    up_modelled_release(&modelled);
+    return rc;
+}
+
+// Another length or machine can be told of by dry re-runs alone, be they those of another upipe.
+static enum up_status run_advise(const void *values, const struct up_arguments *arguments,
+                                 struct up_emitter *emitter, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct advise_options *o = values;
+    struct up_run run = {0};
+    bool can;
+    char why[UP_ADVICE_WHY];
+    UP_TRY(up_run_open_only(arguments, &run, err));
+    UP_TRY(up_advice_can_rerun(&run, &can, why, err));
+    if (can || o->seq || o->max_seq || o->machine)
+        UP_TRY(advise_by_reruns(arguments, o, &run, emitter, err));
+    else
+        UP_TRY(advise_by_rules(o, &run, why, emitter, err));
+out:
     up_run_close(&run);
     return rc;
 }

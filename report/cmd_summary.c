@@ -2,22 +2,45 @@
 #include "report/report.h"
 #include "report/sections.h"
 #include "report/sections_advice.h"
+#include "report/sections_modelled.h"
 
 // What one screen has room for, beside advice and without.
 enum { TENSORS_WITH_ADVICE = 5, TENSORS = 10 };
 
 static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
 
-// A run whose config cannot be run again (hand-made, or by another upipe) has no advice.
-static enum up_status read_advice(const struct up_run *run, struct up_advice *advice, bool *there,
-                                  struct up_error *err)
+// Dry re-runs where the run's step can be run again; else rules, where there is anything to rule.
+struct summary_advice {
+    struct up_advice exact;
+    struct up_modelled modelled;
+    bool is_exact, is_modelled;
+};
+
+static enum up_status read_advice(const struct up_run *run, const struct up_breakdown *breakdown,
+                                  struct summary_advice *advice, struct up_error *err)
 {
+    enum up_status rc = UP_OK;
     const struct up_advice_asked asked = {0};
-    struct up_error why = {0};
-    enum up_status rc = up_advice_read(run, &asked, advice, &why);
-    *there = rc == UP_OK;
-    if (rc == UP_FAILED) *err = why;
-    return rc == UP_FAILED ? UP_FAILED : UP_OK;
+    char why[UP_ADVICE_WHY];
+    UP_TRY(up_advice_can_rerun(run, &advice->is_exact, why, err));
+    if (advice->is_exact) {
+        UP_TRY(up_advice_read(run, &asked, &advice->exact, err));
+    } else if (breakdown->peak.rank != UP_NONE) {
+        UP_TRY(up_modelled_read(run, 0, false, &advice->modelled, err));
+        advice->is_modelled = advice->modelled.path_count > 0;
+    }
+out:
+    return rc;
+}
+
+static void tell_advice(struct up_emitter *emitter, const struct summary_advice *advice)
+{
+    if (advice->is_exact)
+        up_section_advice(emitter, &advice->exact);
+    else if (advice->is_modelled)
+        up_section_modelled_advice(emitter, &advice->modelled);
+    else
+        up_emit_null(emitter, "advice");
 }
 
 static enum up_status run_summary(const void *values, const struct up_arguments *arguments,
@@ -30,26 +53,24 @@ static enum up_status run_summary(const void *values, const struct up_arguments 
     struct up_post_mortem why = {0};
     struct up_breakdown breakdown = {0};
     struct up_step_time time;
-    struct up_advice advice = {.same_hash = false};
-    bool advised = false;
+    struct summary_advice advice = {.is_exact = false};
     UP_TRY(up_run_open_only(arguments, &run, err));
     UP_TRY(up_run_facts_read(&run, &facts, err));
     UP_TRY(up_post_mortem_read(&run, &why, err));
     UP_TRY(up_breakdown_read(&run, UP_NONE, UP_NONE, &breakdown, err));
     UP_TRY(up_step_time_read(&run, &time, err));
-    UP_TRY(read_advice(&run, &advice, &advised, err));
+    UP_TRY(read_advice(&run, &breakdown, &advice, err));
+    bool advised = advice.is_exact || advice.is_modelled;
     up_section_run(emitter, &run, &facts);
     up_section_post_mortem(emitter, &why);
-    up_section_breakdown(emitter, &breakdown, advised ? TENSORS_WITH_ADVICE : TENSORS, true);
+    up_section_breakdown(emitter, &breakdown, TENSORS, advised ? TENSORS_WITH_ADVICE : TENSORS);
     up_section_time(emitter, &time);
     up_section_training(emitter, &facts);
-    if (advised)
-        up_section_advice(emitter, &advice);
-    else
-        up_emit_null(emitter, "advice");
+    tell_advice(emitter, &advice);
 out:
     up_post_mortem_release(&why);
-    up_advice_release(&advice);
+    up_advice_release(&advice.exact);
+    up_modelled_release(&advice.modelled);
     up_breakdown_release(&breakdown);
     up_run_close(&run);
     return rc;

@@ -14,8 +14,9 @@ struct up_emitter {
     struct up_page *page;     // NULL for JSON
     json_t *stack[DEPTH_MAX]; // open objects from the root on; only [0] is owned
     int depth;
-    json_t *rows;  // the open table's array, not owned
-    json_t *table; // the last table's, not owned
+    json_t *rows;   // the open table's array, not owned
+    json_t *table;  // the last table's, not owned
+    json_t *unused; // the open table's array where it is the text's alone, owned
     const struct up_column *columns;
     int column_count;
     bool in_row, failed;
@@ -38,6 +39,7 @@ void up_emitter_destroy(struct up_emitter *emitter)
 {
     if (!emitter) return;
     json_decref(emitter->stack[0]);
+    json_decref(emitter->unused);
     up_page_destroy(emitter->page);
     free(emitter);
 }
@@ -155,7 +157,12 @@ void up_emit_object_end(struct up_emitter *emitter)
 
 void up_emit_heading_begin(struct up_emitter *emitter)
 {
-    if (emitter->page) up_page_heading_begin(emitter->page);
+    if (emitter->page) up_page_heading_begin(emitter->page, false);
+}
+
+void up_emit_table_heading_begin(struct up_emitter *emitter)
+{
+    if (emitter->page) up_page_heading_begin(emitter->page, true);
 }
 
 void up_emit_line_begin(struct up_emitter *emitter, const char *label)
@@ -187,15 +194,19 @@ void up_emit_table_begin(struct up_emitter *emitter, const char *key,
 {
     emitter->columns = columns;
     emitter->column_count = count;
-    emitter->rows = emitter->table = json_array();
-    set(emitter, top(emitter), key, emitter->rows);
+    emitter->rows = json_array();
+    if (key)
+        set(emitter, top(emitter), key, emitter->table = emitter->rows);
+    else
+        emitter->unused = emitter->rows;
     if (emitter->page) up_page_table_begin(emitter->page, columns, count);
 }
 
 void up_emit_table_end(struct up_emitter *emitter)
 {
     if (emitter->page) up_page_table_end(emitter->page);
-    emitter->rows = NULL;
+    json_decref(emitter->unused);
+    emitter->rows = emitter->unused = NULL;
 }
 
 void up_emit_row_begin(struct up_emitter *emitter)

@@ -32,8 +32,10 @@ void up_emit_object_begin(struct up_emitter *emitter, const char *key);
 void up_emit_object_end(struct up_emitter *emitter);
 
 /* Lines, in the text alone: their fields stand between, joined by commas. A heading has an empty
- * line before it, and so has what follows a table; a line without fields does not appear. */
+ * line before it, and so has what follows a table; a line
+ * without fields does not appear. */
 void up_emit_heading_begin(struct up_emitter *emitter);
+void up_emit_table_heading_begin(struct up_emitter *emitter); // no empty line before the table
 void up_emit_line_begin(struct up_emitter *emitter, const char *label);
 void up_emit_line_end(struct up_emitter *emitter);
 
@@ -77,7 +79,8 @@ struct up_column {
 };
 
 /* An array of objects under `key`; without columns it is in the JSON alone. `columns` must outlive
- * the table. Tables do not nest. */
+ * the table. Without a key it is in the text alone: a summary of what the JSON tells elsewhere.
+ * Tables do not nest. */
 void up_emit_table_begin(struct up_emitter *emitter, const char *key,
                          const struct up_column *columns, int count);
 void up_emit_table_end(struct up_emitter *emitter);

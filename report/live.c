@@ -120,6 +120,12 @@ static int by_bytes(const void *a, const void *b)
     return by_name(a, b);
 }
 
+// Of a live set, which is sorted: the larger, then the older.
+static bool precedes(const struct up_live_tensor *a, const struct up_live_tensor *b)
+{
+    return a->bytes != b->bytes ? a->bytes > b->bytes : a < b;
+}
+
 // Neighbours of one name become one.
 static void merge(struct up_live_groups *groups)
 {
@@ -129,6 +135,7 @@ static void merge(struct up_live_groups *groups)
         if (kept && !strcmp(last->name, group->name)) {
             last->bytes = up_sum(last->bytes, group->bytes);
             last->count++;
+            if (precedes(group->largest, last->largest)) last->largest = group->largest;
             free(group->name);
         } else {
             groups->items[kept++] = *group;
@@ -167,7 +174,7 @@ enum up_status up_live_group(const struct up_live *live, enum up_live_key key,
             return up_no_memory(err);
         }
         groups->items[groups->count] =
-            (struct up_live_group){name, tensor->category, tensor->bytes, 1};
+            (struct up_live_group){name, tensor->category, tensor->bytes, 1, tensor};
     }
     qsort(groups->items, (size_t)groups->count, sizeof *groups->items, by_name);
     merge(groups);

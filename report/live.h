@@ -30,6 +30,7 @@ struct up_live_group {
     char *name;           // owned
     const char *category; // of its first tensor, not owned: the live set must outlive it
     int64_t bytes, count;
+    const struct up_live_tensor *largest; // not owned either
 };
 struct up_live_groups {
     struct up_live_group *items; // largest first, then by name

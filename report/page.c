@@ -10,6 +10,7 @@ struct up_page {
     size_t size;
     bool colour, failed, begun; // begun: something stands on the page
     bool after_table;           // what comes next is set off by an empty line
+    bool joined, after_heading; // the heading is of the table that comes next, which is not
 
     // The open line.
     const char *label;
@@ -79,9 +80,10 @@ static void emphasise(struct up_page *page, const char *sequence)
 /* --- Lines -------------------------------------------------------------------------------------
  */
 
-void up_page_heading_begin(struct up_page *page)
+void up_page_heading_begin(struct up_page *page, bool joined)
 {
     page->heading = true;
+    page->joined = joined;
     page->label = "";
     page->pieces = 0;
 }
@@ -108,6 +110,7 @@ static void open_line(struct up_page *page)
     }
     page->begun = true;
     page->after_table = false;
+    page->after_heading = page->heading && page->joined;
 }
 
 static void separate(struct up_page *page, int width)
@@ -252,7 +255,7 @@ void up_page_table_end(struct up_page *page)
             if (*headings[c]) headed = true;
         }
         if (headed) {
-            if (page->begun) put(page, "\n");
+            if (page->begun && !page->after_heading) put(page, "\n");
             emphasise(page, DIM);
             print_row(page, headings, width);
             emphasise(page, PLAIN);
@@ -261,6 +264,7 @@ void up_page_table_end(struct up_page *page)
             print_row(page, (const char *const *)page->cells + r * (size_t)page->column_count,
                       width);
         page->begun = page->after_table = true;
+        page->after_heading = false;
     }
     free_cells(page);
     page->columns = NULL;

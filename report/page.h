@@ -14,7 +14,7 @@ void up_page_destroy(struct up_page *page);  // NULL is fine
 /* The whole text, owned by the page; NULL if memory ran out at any time. */
 const char *up_page_text(struct up_page *page);
 
-void up_page_heading_begin(struct up_page *page);
+void up_page_heading_begin(struct up_page *page, bool joined); // to the table that follows
 void up_page_line_begin(struct up_page *page, const char *label);
 void up_page_piece(struct up_page *page, const char *form, const char *value);
 void up_page_line_end(struct up_page *page);

@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct lifetime {
-    int64_t storage, bytes;
-    int64_t alloc_seq, free_seq; // free_seq INT64_MAX: still alive
-    int64_t alloc_ns, free_ns, step, free_step;
-};
-
 struct change {
     int64_t seq, ns, step, delta;
 };
@@ -27,7 +21,7 @@ static int compare(int64_t a, int64_t b)
 
 static int by_storage(const void *a, const void *b)
 {
-    const struct lifetime *x = a, *y = b;
+    const struct up_lifetime *x = a, *y = b;
     int order = compare(x->storage, y->storage);
     return order ? order : compare(x->alloc_seq, y->alloc_seq);
 }
@@ -38,7 +32,7 @@ static int by_seq(const void *a, const void *b)
 }
 
 static enum up_status read_lifetimes(const struct up_run *run, int64_t rank, enum up_space space,
-                                     struct lifetime **lifetimes, int64_t *count,
+                                     struct up_lifetime **lifetimes, int64_t *count,
                                      struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -54,15 +48,15 @@ static enum up_status read_lifetimes(const struct up_run *run, int64_t rank, enu
         UP_TRY(up_query_next(&query, &row, err));
         if (!row) break;
         UP_TRY(up_grow(lifetimes, *count, &capacity, sizeof **lifetimes, err));
-        struct lifetime *l = &(*lifetimes)[*count];
-        *l = (struct lifetime){.storage = up_query_integer(&query, 0, 0),
-                               .bytes = up_max(0, up_query_integer(&query, 1, 0)),
-                               .alloc_seq = up_query_integer(&query, 2, 0),
-                               .free_seq = up_query_integer(&query, 3, INT64_MAX),
-                               .alloc_ns = up_query_integer(&query, 4, 0),
-                               .free_ns = up_query_integer(&query, 5, 0),
-                               .step = up_query_integer(&query, 6, UP_NONE),
-                               .free_step = up_query_integer(&query, 7, UP_NONE)};
+        struct up_lifetime *l = &(*lifetimes)[*count];
+        *l = (struct up_lifetime){.storage = up_query_integer(&query, 0, 0),
+                                  .bytes = up_max(0, up_query_integer(&query, 1, 0)),
+                                  .alloc_seq = up_query_integer(&query, 2, 0),
+                                  .free_seq = up_query_integer(&query, 3, INT64_MAX),
+                                  .alloc_ns = up_query_integer(&query, 4, 0),
+                                  .free_ns = up_query_integer(&query, 5, 0),
+                                  .step = up_query_integer(&query, 6, UP_NONE),
+                                  .free_step = up_query_integer(&query, 7, UP_NONE)};
         if (l->free_seq <= l->alloc_seq) (*count)--; // never alive
     }
 out:
@@ -76,11 +70,11 @@ out:
 // A heap of lifetimes with the largest on top; those that have ended are dropped when they get
 // there.
 struct heap {
-    const struct lifetime **items;
+    const struct up_lifetime **items;
     int64_t count;
 };
 
-static void heap_push(struct heap *heap, const struct lifetime *item)
+static void heap_push(struct heap *heap, const struct up_lifetime *item)
 {
     int64_t at = heap->count++;
     for (; at > 0 && heap->items[(at - 1) / 2]->bytes < item->bytes; at = (at - 1) / 2)
@@ -90,7 +84,7 @@ static void heap_push(struct heap *heap, const struct lifetime *item)
 
 static void heap_pop(struct heap *heap)
 {
-    const struct lifetime *item = heap->items[--heap->count];
+    const struct up_lifetime *item = heap->items[--heap->count];
     int64_t at = 0;
     for (int64_t child; (child = 2 * at + 1) < heap->count; at = child) {
         if (child + 1 < heap->count && heap->items[child + 1]->bytes > heap->items[child]->bytes)
@@ -108,11 +102,11 @@ static int64_t heap_bytes(struct heap *heap, int64_t seq)
 }
 
 // The moments at which one storage may change, unsorted, `delta` still empty.
-static int64_t list_moments(const struct lifetime *names, int64_t count, struct change *out)
+static int64_t list_moments(const struct up_lifetime *names, int64_t count, struct change *out)
 {
     int64_t made = 0;
     for (int64_t i = 0; i < count; i++) {
-        const struct lifetime *l = &names[i];
+        const struct up_lifetime *l = &names[i];
         out[made++] = (struct change){l->alloc_seq, l->alloc_ns, l->step, 0};
         if (l->free_seq != INT64_MAX)
             out[made++] = (struct change){l->free_seq, l->free_ns, l->free_step, 0};
@@ -123,7 +117,7 @@ static int64_t list_moments(const struct lifetime *names, int64_t count, struct 
 /* Appends the changes of one storage with `count` names, by alloc_seq. A moment that changes
  * nothing (a second name of the same bytes) stays, as a change of 0: it is a point of the timeline.
  */
-static void replay_storage(const struct lifetime *names, int64_t count, struct heap *heap,
+static void replay_storage(const struct up_lifetime *names, int64_t count, struct heap *heap,
                            struct changes *changes)
 {
     struct change *out = changes->items + changes->count;
@@ -144,7 +138,7 @@ static void replay_storage(const struct lifetime *names, int64_t count, struct h
 /* --- All of them -------------------------------------------------------------------------------
  */
 
-static enum up_status list_changes(struct lifetime *lifetimes, int64_t count,
+static enum up_status list_changes(struct up_lifetime *lifetimes, int64_t count,
                                    struct changes *changes, struct up_error *err)
 {
     struct heap heap = {.items = calloc((size_t)count + 1, sizeof(void *))};
@@ -180,21 +174,31 @@ static enum up_status sum_changes(const struct changes *changes, struct up_repla
     return UP_OK;
 }
 
+enum up_status up_replay_make(struct up_lifetime *lifetimes, int64_t count,
+                              struct up_replay *replay, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct changes changes = {0};
+    *replay = (struct up_replay){0};
+    UP_TRY(list_changes(lifetimes, count, &changes, err));
+    UP_TRY(sum_changes(&changes, replay, err));
+out:
+    free(changes.items);
+    if (rc != UP_OK) up_replay_release(replay);
+    return rc;
+}
+
 enum up_status up_replay_read(const struct up_run *run, int64_t rank, enum up_space space,
                               struct up_replay *replay, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct lifetime *lifetimes = NULL;
-    struct changes changes = {0};
+    struct up_lifetime *lifetimes = NULL;
     int64_t count = 0;
     *replay = (struct up_replay){0};
     UP_TRY(read_lifetimes(run, rank, space, &lifetimes, &count, err));
-    UP_TRY(list_changes(lifetimes, count, &changes, err));
-    UP_TRY(sum_changes(&changes, replay, err));
+    UP_TRY(up_replay_make(lifetimes, count, replay, err));
 out:
     free(lifetimes);
-    free(changes.items);
-    if (rc != UP_OK) up_replay_release(replay);
     return rc;
 }
 

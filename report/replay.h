@@ -18,6 +18,18 @@ struct up_replay {
     int64_t count;
 };
 
+/* From alloc_seq on, before free_seq. A storage may have several, at once or one after the other.
+ */
+struct up_lifetime {
+    int64_t storage, bytes;      // bytes not negative
+    int64_t alloc_seq, free_seq; // free_seq INT64_MAX: still alive
+    int64_t alloc_ns, free_ns, step, free_step;
+};
+
+/* Of any lifetimes, which it sorts. */
+enum up_status up_replay_make(struct up_lifetime *lifetimes, int64_t count,
+                              struct up_replay *replay, struct up_error *err);
+
 /* Of one rank and space. */
 enum up_status up_replay_read(const struct up_run *run, int64_t rank, enum up_space space,
                               struct up_replay *replay, struct up_error *err);

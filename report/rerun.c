@@ -3,8 +3,7 @@
 #include "trainer/machine.h"
 #include "trainer/plan.h"
 #include "trainer/step.h"
-
-#include <jansson.h>
+#include "trainer/stored.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,85 +11,6 @@
 
 /* --- The config --------------------------------------------------------------------------------
  */
-
-enum { CP_DP_MOST = 1 << 20, MICRO_BATCHES_MOST = 1 << 16 };
-
-static int64_t whole(const json_t *object, const char *name)
-{
-    return json_integer_value(json_object_get(object, name)); // 0 where there is none
-}
-
-static bool flag(const json_t *object, const char *name)
-{
-    return json_is_true(json_object_get(object, name));
-}
-
-static bool is(const json_t *object, const char *name, const char *word)
-{
-    const char *text = json_string_value(json_object_get(object, name));
-    return text && !strcmp(text, word);
-}
-
-// What a step does depends on shapes alone: the rest is filled with what any model may have.
-static void read_model(const json_t *m, struct up_model *model)
-{
-    const char *family = json_string_value(json_object_get(m, "family"));
-    *model = (struct up_model){.name = "stored",
-                               .layers = whole(m, "layers"),
-                               .hidden = whole(m, "hidden"),
-                               .ff = whole(m, "ff"),
-                               .heads = whole(m, "heads"),
-                               .kv_heads = whole(m, "kv_heads"),
-                               .head_dim = whole(m, "head_dim"),
-                               .vocab = whole(m, "vocab"),
-                               .max_positions = 8192,
-                               .qk_norm = flag(m, "qk_norm"),
-                               .tied = flag(m, "tied"),
-                               .norm_epsilon = 1e-5,
-                               .rope_theta = 10000,
-                               .init_std = 0.02};
-    snprintf(model->family, sizeof model->family, "%s", family ? family : "");
-}
-
-// As up_config_json wrote it.
-static void read_config(const json_t *c, struct up_config *config)
-{
-    *config = (struct up_config){
-        .as = is(c, "as", "cuda") ? UP_DEVICE_CUDA : UP_DEVICE_CPU,
-        .dtype = is(c, "dtype", "bf16") ? UP_BF16 : UP_F32,
-        .seq = whole(c, "seq"),
-        .batch = whole(c, "batch"),
-        .accum = whole(c, "accum"),
-        .cp = whole(c, "cp"),
-        .dp = whole(c, "dp"),
-        .fsdp = flag(c, "fsdp"),
-        .optimizer_host = flag(c, "optimizer_host"),
-        .checkpoint = is(c, "checkpoint", "attn")    ? UP_CHECKPOINT_ATTN
-                      : is(c, "checkpoint", "block") ? UP_CHECKPOINT_BLOCK
-                                                     : UP_CHECKPOINT_NONE,
-        .attn_layers = whole(c, "attn_layers"),
-        .offload_layers = whole(c, "offload_layers"),
-        .tile_mlp = whole(c, "tile_mlp"),
-        .tile_loss = whole(c, "tile_loss"),
-        .tile_attn = whole(c, "tile_attn"),
-        .upipe = whole(c, "upipe"),
-    };
-    read_model(json_object_get(c, "model"), &config->model);
-}
-
-static bool within(int64_t value, int64_t least, int64_t most)
-{
-    return value >= least && value <= most;
-}
-
-static bool can_run(const struct up_config *c)
-{
-    return within(c->cp, 1, CP_DP_MOST) && within(c->dp, 1, CP_DP_MOST / c->cp) &&
-           within(c->accum, 1, MICRO_BATCHES_MOST) && within(c->batch, 1, CP_DP_MOST) &&
-           c->seq >= 1 && c->tile_mlp >= 0 && c->tile_loss >= 0 && c->tile_attn >= 0 &&
-           within(c->upipe, 1, CP_DP_MOST) && within(c->attn_layers, 0, c->model.layers) &&
-           within(c->offload_layers, 0, c->model.layers);
-}
 
 // The hash tells whether it is what was run.
 static enum up_status check_hash(const struct up_rerun_of *of, const struct up_config *config,
@@ -107,24 +27,14 @@ static enum up_status find_config(const struct up_rerun_of *of, struct up_config
                                   struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    json_error_t error = {0};
-    json_t *stored = json_loads(of->config, 0, &error);
-    if (!stored && json_error_code(&error) == json_error_out_of_memory)
-        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
-    const json_t *c = json_object_get(stored, "config");
-    if (!json_is_object(c))
-        UP_TRY(up_fail(err, UP_USAGE, "%s: it does not hold the configuration of a run of upipe's",
-                       of->path));
-    read_config(c, config);
-    UP_TRY(up_model_check(&config->model, of->path, err));
-    if (!can_run(config))
-        UP_TRY(up_fail(err, UP_USAGE, "%s: its configuration is out of all range", of->path));
-    UP_TRY(up_config_check(config, err));
+    struct up_stored_run stored = {.root = NULL};
+    UP_TRY(up_stored_run_read(of->config, of->path, &stored, err));
+    *config = stored.config;
     UP_TRY(check_hash(of, config, err));
     if (of->rank < 0 || of->rank >= up_config_ranks(config))
         UP_TRY(up_fail(err, UP_USAGE, "%s: it has no rank %lld", of->path, (long long)of->rank));
 out:
-    json_decref(stored);
+    up_stored_run_release(&stored);
     return rc;
 }
 

@@ -141,18 +141,12 @@ void up_section_training(struct up_emitter *emitter, const struct up_run_facts *
     up_emit_rate(emitter, "tokens_per_s", "{} tokens/s", facts->tokens_per_s);
     up_emit_seconds(emitter, "step_s", "{} a step", facts->step_s);
     up_emit_line_end(emitter);
-    // What a forecast took to record is of no use to a reader.
-    bool shown = !facts->dry;
-    up_emit_line_begin(emitter, "recording");
-    emit_known(emitter, "events_written", shown ? "{} events" : NULL, facts->events_written,
-               up_emit_count);
+    // What it took to record is of use to few readers.
+    emit_known(emitter, "events_written", NULL, facts->events_written, up_emit_count);
     up_emit_known(emitter, "recorder_ns", NULL, facts->recorder_ns);
-    up_emit_seconds(emitter, "recorder_s", shown ? "{} on the recorder's own thread" : NULL,
+    up_emit_seconds(emitter, "recorder_s", NULL,
                     facts->recorder_ns < 0 ? NAN : (double)facts->recorder_ns * 1e-9);
-    emit_known(emitter, "recorder_bytes", shown ? "{} of host memory" : NULL, facts->recorder_bytes,
-               up_emit_bytes);
-    up_emit_known(emitter, "ring_waits", shown && facts->ring_waits ? "{} waits for it" : NULL,
-                  facts->ring_waits);
-    up_emit_line_end(emitter);
+    emit_known(emitter, "recorder_bytes", NULL, facts->recorder_bytes, up_emit_bytes);
+    up_emit_known(emitter, "ring_waits", NULL, facts->ring_waits);
     up_emit_object_end(emitter);
 }

@@ -17,9 +17,10 @@ void up_section_run(struct up_emitter *emitter, const struct up_run *run,
 void up_section_post_mortem(struct up_emitter *emitter, const struct up_post_mortem *why);
 
 /* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and
- * "host". `brief` leaves the kinds to the JSON. Says so where nothing was recorded. */
+ * "host". `brief` rows of tensors, if not 0, make the text one of one screen: the sums on a line,
+ * the larger categories, and tensors by kind. Says so where nothing was recorded. */
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, bool brief);
+                          int64_t limit, int64_t brief);
 
 /* "training": loss and speed, and what recording cost. */
 void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts);

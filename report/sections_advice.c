@@ -61,7 +61,7 @@ static void emit_fields(struct up_emitter *emitter, const struct up_advice *advi
     up_emit_text(emitter, "config_hash", NULL, f->config_hash);
     up_emit_flag(emitter, "fits", NULL,
                  up_limits_check(&advice->limits, &to->config, f) == UP_ROOM_FITS);
-    up_emit_flag(emitter, "exact", NULL, true); // by a dry re-run
+    up_emit_flag(emitter, "exact", NULL, advice->same_hash); // by a dry re-run of its own steps
     up_emit_integer(emitter, "peak_bytes", NULL, f->peak_bytes);
     up_emit_known(emitter, "arena_bytes", NULL,
                   f->depth >= UP_FORECAST_PLANNED && !f->beyond ? f->arena_bytes[UP_SPACE_DEVICE]
@@ -84,12 +84,12 @@ static void emit_fields(struct up_emitter *emitter, const struct up_advice *advi
  */
 
 // As wide as a page: the options of a path stand whole below it.
-#define FORECAST_COLUMNS(heading_)                                                                 \
-    {"options", heading_, false, 0, 24}, {"peak", "peak", true, 9, 0},                             \
+#define FORECAST_COLUMNS(heading_, peak_)                                                          \
+    {"options", heading_, false, 0, 24}, {"peak", peak_, true, 9, 0},                              \
         {"step", "step", true, 6, 0}, {"host", "host", true, 9, 0},                                \
         {"where", "highest in", false, 0, 12},                                                     \
     {                                                                                              \
-        "largest", "largest there", false, 0, 27                                                   \
+        "largest", "dominant there", false, 0, 27                                                  \
     }
 
 static void emit_cells(struct up_emitter *emitter, const struct up_advice *advice,
@@ -136,8 +136,10 @@ static void emit_line(struct up_emitter *emitter, const struct up_advice *advice
 
 void up_section_ladder(struct up_emitter *emitter, const struct up_advice *advice)
 {
-    static const struct up_column columns[] = {FORECAST_COLUMNS("each by itself")};
-    up_emit_table_begin(emitter, "ladder", columns, UP_COUNT(columns));
+    static const struct up_column exact[] = {FORECAST_COLUMNS("each by itself", "exact peak")};
+    static const struct up_column others[] = {FORECAST_COLUMNS("each by itself", "peak")};
+    const struct up_column *columns = advice->same_hash ? exact : others;
+    up_emit_table_begin(emitter, "ladder", columns, UP_COUNT(exact));
     for (int i = 0; i < advice->ladder_count; i++)
         emit_line(emitter, advice, &advice->config, up_technique_names[advice->ladder[i].technique],
                   &advice->ladder[i].to);
@@ -176,9 +178,11 @@ static void emit_path_options(struct up_emitter *emitter, const struct up_advice
 
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice)
 {
-    static const struct up_column columns[] = {FORECAST_COLUMNS("one after the other")};
+    static const struct up_column exact[] = {FORECAST_COLUMNS("one after the other", "exact peak")};
+    static const struct up_column others[] = {FORECAST_COLUMNS("one after the other", "peak")};
+    const struct up_column *columns = advice->same_hash ? exact : others;
     const struct up_config *from = &advice->config;
-    up_emit_table_begin(emitter, "path", columns, UP_COUNT(columns));
+    up_emit_table_begin(emitter, "path", columns, UP_COUNT(exact));
     if (advice->path_count) emit_line(emitter, advice, from, "now", &advice->now);
     for (int i = 0; i < advice->path_count; i++) {
         const struct up_ladder_line *step = &advice->path[i];
@@ -261,14 +265,33 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
                               "this: --machine takes a machine file");
     if (!advice->same_hash)
         up_emit_note(emitter, "the run was recorded by another upipe, whose steps differ: the "
-                              "forecasts are this one's");
+                              "forecasts are this one's, and not exact");
 }
 
 /* --- The summary's -------------------------------------------------------------------------------
  */
 
+// "Switch on: 3.26 TiB now, 78.8 GiB with 7 techniques, exact (dry re-runs)", the text's alone.
+static void say_path(struct up_emitter *emitter, const struct up_advice *advice)
+{
+    char bytes[UP_UNITS_TEXT], text[CELL];
+    const struct up_forecast *now = advice->now.forecast, *end;
+    if (!advice->path_count || now->beyond) return;
+    end = advice->path[advice->path_count - 1].to.forecast;
+    up_emit_table_heading_begin(emitter);
+    up_format_bytes(bytes, (uint64_t)now->peak_bytes);
+    up_emit_piece(emitter, "Switch on: peak {} now", bytes);
+    up_format_bytes(bytes, (uint64_t)end->peak_bytes);
+    snprintf(text, sizeof text, "%s with %d technique%s", bytes, advice->path_count,
+             advice->path_count == 1 ? "" : "s");
+    up_emit_piece(emitter, "{}", text);
+    up_emit_piece(emitter, "{}", "exact (dry re-runs)");
+    up_emit_line_end(emitter);
+}
+
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice)
 {
+    say_path(emitter, advice);
     up_emit_object_begin(emitter, "advice");
     up_section_path(emitter, advice);
     emit_machine(emitter, advice);

@@ -111,57 +111,127 @@ static void emit_categories(struct up_emitter *emitter, const struct up_live_gro
     up_emit_table_end(emitter);
 }
 
-// `sign` goes before the item in the text: '=' for sums, '+' for parts; 0: there is no text.
-static void emit_item(struct up_emitter *emitter, char sign, const char *item, int64_t bytes)
+static void say_category(struct up_emitter *emitter, const char *name, int64_t bytes,
+                         int64_t tensors, int64_t whole)
+{
+    up_emit_row_begin(emitter);
+    up_emit_text(emitter, "category", NULL, name);
+    up_emit_bytes(emitter, "bytes", NULL, bytes);
+    up_emit_share(emitter, "share", NULL, share_of(bytes, whole));
+    up_emit_integer(emitter, "tensors", NULL, tensors);
+    up_emit_bar(emitter, "bar", share_of(bytes, whole), BAR_WIDTH);
+    up_emit_row_end(emitter);
+}
+
+// In the text alone: those below a hundredth together, unless that is one.
+static void say_categories(struct up_emitter *emitter, const struct up_live_groups *categories,
+                           int64_t whole)
+{
+    int64_t shown = 0, bytes = 0, tensors = 0;
+    char others[64];
+    while (shown < categories->count && share_of(categories->items[shown].bytes, whole) >= 0.01)
+        shown++;
+    if (categories->count - shown == 1) shown++;
+    up_emit_table_begin(emitter, NULL, category_columns, UP_COUNT(category_columns));
+    for (int64_t i = 0; i < shown; i++) {
+        const struct up_live_group *group = &categories->items[i];
+        say_category(emitter, group->name, group->bytes, group->count, whole);
+    }
+    for (int64_t i = shown; i < categories->count; i++) {
+        bytes = up_sum(bytes, categories->items[i].bytes);
+        tensors += categories->items[i].count;
+    }
+    snprintf(others, sizeof others, "%lld others", (long long)(categories->count - shown));
+    if (shown < categories->count) say_category(emitter, others, bytes, tensors, whole);
+    up_emit_table_end(emitter);
+}
+
+// `sign` goes before the item in the text: '=' for sums, '+' for parts.
+static void emit_item(struct up_emitter *emitter, const struct up_column *shown, char sign,
+                      const char *item, int64_t bytes)
 {
     char text[UP_META_TEXT];
     snprintf(text, sizeof text, "%c %s", sign, item);
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "item", NULL, item);
-    if (sign) up_emit_cell(emitter, "item", text);
+    if (shown) up_emit_cell(emitter, "item", text);
     up_emit_bytes(emitter, "bytes", NULL, bytes);
     up_emit_row_end(emitter);
 }
 
-static void emit_libraries(struct up_emitter *emitter, char sign,
+static void emit_libraries(struct up_emitter *emitter, const struct up_column *shown, char sign,
                            const struct up_reconciliation *sums)
 {
-    if (sums->free_bytes) emit_item(emitter, sign, "arena free", sums->free_bytes);
+    if (sums->free_bytes) emit_item(emitter, shown, sign, "arena free", sums->free_bytes);
     for (int64_t i = 0; i < sums->library_count; i++)
-        emit_item(emitter, sign, sums->libraries[i].owner, sums->libraries[i].bytes);
+        emit_item(emitter, shown, sign, sums->libraries[i].owner, sums->libraries[i].bytes);
 }
 
 // In the JSON alone.
 static void emit_host_sums(struct up_emitter *emitter, const struct up_reconciliation *sums)
 {
     up_emit_table_begin(emitter, "reconciliation", NULL, 0);
-    emit_item(emitter, 0, "categories", sums->categories_bytes);
-    emit_item(emitter, 0, "arena slack", sums->slack_bytes);
-    emit_libraries(emitter, 0, sums);
+    emit_item(emitter, NULL, '=', "categories", sums->categories_bytes);
+    emit_item(emitter, NULL, '+', "arena slack", sums->slack_bytes);
+    emit_libraries(emitter, NULL, '+', sums);
     up_emit_table_end(emitter);
 }
 
 /* The first line is the sum of the categories, the last that of the lines before it. */
-static void emit_reconciliation(struct up_emitter *emitter, const struct up_reconciliation *sums)
+static void emit_reconciliation(struct up_emitter *emitter, const struct up_reconciliation *sums,
+                                bool brief)
 {
     static const struct up_column columns[] = {{"item", "", false, 16, NAME_WIDTH},
                                                {"bytes", "", true, 10, 0}};
-    up_emit_table_begin(emitter, "reconciliation", columns, UP_COUNT(columns));
-    emit_item(emitter, '=', "categories", sums->categories_bytes);
-    emit_item(emitter, '+', "arena slack", sums->slack_bytes);
+    const struct up_column *shown = brief ? NULL : columns;
+    up_emit_table_begin(emitter, "reconciliation", shown, shown ? UP_COUNT(columns) : 0);
+    emit_item(emitter, shown, '=', "categories", sums->categories_bytes);
+    emit_item(emitter, shown, '+', "arena slack", sums->slack_bytes);
     if (sums->device_used_bytes == UP_NONE) {
-        emit_item(emitter, '=', "arena in use", up_sum(sums->categories_bytes, sums->slack_bytes));
+        emit_item(emitter, shown, '=', "arena in use",
+                  up_sum(sums->categories_bytes, sums->slack_bytes));
     } else {
-        emit_libraries(emitter, '+', sums);
-        if (sums->before_bytes) emit_item(emitter, '+', "before the run", sums->before_bytes);
-        emit_item(emitter, '+', "unattributed", sums->unattributed_bytes);
-        emit_item(emitter, '=', "device used", sums->device_used_bytes);
+        emit_libraries(emitter, shown, '+', sums);
+        if (sums->before_bytes)
+            emit_item(emitter, shown, '+', "before the run", sums->before_bytes);
+        emit_item(emitter, shown, '+', "unattributed", sums->unattributed_bytes);
+        emit_item(emitter, shown, '=', "device used", sums->device_used_bytes);
     }
     up_emit_table_end(emitter);
 }
 
+// "+ nccl 3.00 MiB", the text's alone; "= ..." is the sum that the others make.
+static void say_item(struct up_emitter *emitter, const char *sign, const char *item, int64_t bytes)
+{
+    char size[UP_UNITS_TEXT], text[2 * UP_META_TEXT];
+    snprintf(text, sizeof text, "%s%s %s", sign, item, up_text_bytes(size, bytes));
+    up_emit_piece(emitter, "{}", text);
+}
+
+// The same on one line: "device used 20.0 MiB = categories 8.00 MiB, + arena slack 4.00 KiB, ...".
+static void say_reconciliation(struct up_emitter *emitter, const struct up_reconciliation *sums)
+{
+    char size[UP_UNITS_TEXT], whole[2 * UP_UNITS_TEXT];
+    bool used = sums->device_used_bytes != UP_NONE;
+    int64_t bytes =
+        used ? sums->device_used_bytes : up_sum(sums->categories_bytes, sums->slack_bytes);
+    snprintf(whole, sizeof whole, "%s %s = ", used ? "device used" : "arena in use",
+             up_text_bytes(size, bytes));
+    up_emit_line_begin(emitter, "adds up");
+    say_item(emitter, whole, "categories", sums->categories_bytes);
+    say_item(emitter, "+ ", "arena slack", sums->slack_bytes);
+    if (used) {
+        if (sums->free_bytes) say_item(emitter, "+ ", "arena free", sums->free_bytes);
+        for (int64_t i = 0; i < sums->library_count; i++)
+            say_item(emitter, "+ ", sums->libraries[i].owner, sums->libraries[i].bytes);
+        if (sums->before_bytes) say_item(emitter, "+ ", "before the run", sums->before_bytes);
+        say_item(emitter, "+ ", "unattributed", sums->unattributed_bytes);
+    }
+    up_emit_line_end(emitter);
+}
+
 static void emit_tensor(struct up_emitter *emitter, const struct up_live_tensor *tensor,
-                        int64_t whole)
+                        int64_t whole, bool brief)
 {
     char shape[UP_META_TEXT], since[UP_META_TEXT];
     snprintf(shape, sizeof shape, "%s %s", tensor->dtype, tensor->shape);
@@ -174,10 +244,10 @@ static void emit_tensor(struct up_emitter *emitter, const struct up_live_tensor 
     up_emit_text(emitter, "category", NULL, tensor->category);
     up_emit_text(emitter, "dtype", NULL, tensor->dtype);
     up_emit_text(emitter, "shape", NULL, tensor->shape);
-    up_emit_cell(emitter, "shape", shape);
+    if (!brief) up_emit_cell(emitter, "shape", shape);
     up_emit_bytes(emitter, "bytes", NULL, tensor->bytes);
     up_emit_share(emitter, "share", NULL, share_of(tensor->bytes, whole));
-    up_emit_cell(emitter, "since", since);
+    if (!brief) up_emit_cell(emitter, "since", since);
     up_emit_known(emitter, "step", NULL, tensor->step);
     up_emit_text(emitter, "phase", NULL, tensor->phase);
     up_emit_known(emitter, "layer", NULL, tensor->layer);
@@ -189,7 +259,8 @@ static void emit_tensor(struct up_emitter *emitter, const struct up_live_tensor 
     up_emit_row_end(emitter);
 }
 
-static void emit_largest(struct up_emitter *emitter, const struct up_live *live, int64_t limit)
+static void emit_largest(struct up_emitter *emitter, const struct up_live *live, int64_t limit,
+                         bool brief)
 {
     static const struct up_column columns[] = {{"name", "largest tensors", false, 16, NAME_WIDTH},
                                                {"bytes", "bytes", true, 10, 0},
@@ -198,8 +269,8 @@ static void emit_largest(struct up_emitter *emitter, const struct up_live *live,
                                                {"shape", "shape", false, 0, 22},
                                                {"since", "since step", false, 0, 12}};
     int64_t count = limit ? up_min(limit, live->count) : live->count;
-    up_emit_table_begin(emitter, "largest", columns, UP_COUNT(columns));
-    for (int64_t i = 0; i < count; i++) emit_tensor(emitter, &live->tensors[i], live->bytes);
+    up_emit_table_begin(emitter, "largest", brief ? NULL : columns, brief ? 0 : UP_COUNT(columns));
+    for (int64_t i = 0; i < count; i++) emit_tensor(emitter, &live->tensors[i], live->bytes, brief);
     up_emit_table_end(emitter);
 }
 
@@ -245,6 +316,37 @@ static void emit_pinned(struct up_emitter *emitter, const struct up_reconciliati
     }
 }
 
+/* In the text alone: the largest tensors, those that differ by layer or index alone on one row with
+ * the size and shape of one of them. */
+static void say_largest(struct up_emitter *emitter, const struct up_live *live,
+                        const struct up_live_groups *kinds, int64_t limit)
+{
+    static const struct up_column columns[] = {{"kind", "largest tensors", false, 16, 26},
+                                               {"bytes", "bytes", true, 10, 0},
+                                               {"share", "share", true, 6, 0},
+                                               {"category", "category", false, 0, 10},
+                                               {"tensors", "tensors", true, 7, 0},
+                                               {"each", "each", false, 0, 31}};
+    up_emit_table_begin(emitter, NULL, columns, UP_COUNT(columns));
+    for (int64_t i = 0; i < up_min(limit, kinds->count); i++) {
+        const struct up_live_group *kind = &kinds->items[i];
+        const struct up_live_tensor *one = kind->largest;
+        char size[UP_UNITS_TEXT], each[2 * UP_META_TEXT];
+        snprintf(each, sizeof each, "%s%s%s %s",
+                 kind->count > 1 ? up_text_bytes(size, one->bytes) : "", kind->count > 1 ? " " : "",
+                 one->dtype, one->shape);
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "kind", NULL, kind->name);
+        up_emit_bytes(emitter, "bytes", NULL, kind->bytes);
+        up_emit_share(emitter, "share", NULL, share_of(kind->bytes, live->bytes));
+        up_emit_text(emitter, "category", NULL, kind->category);
+        up_emit_integer(emitter, "tensors", NULL, kind->count);
+        up_emit_text(emitter, "each", NULL, each);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
+}
+
 // In text one line: there is little to say about the host where the device is where the work is.
 static void emit_host(struct up_emitter *emitter, const struct up_breakdown *breakdown)
 {
@@ -274,7 +376,7 @@ static void emit_host(struct up_emitter *emitter, const struct up_breakdown *bre
 }
 
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, bool brief)
+                          int64_t limit, int64_t brief)
 {
     if (breakdown->peak.rank == UP_NONE) {
         up_emit_null(emitter, "peak");
@@ -283,10 +385,15 @@ void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown 
     }
     emit_peak(emitter, &breakdown->peak, &breakdown->place);
     note_peak(emitter, breakdown);
-    emit_categories(emitter, &breakdown->categories, category_columns, UP_COUNT(category_columns),
-                    breakdown->live.bytes);
-    emit_reconciliation(emitter, &breakdown->sums);
-    emit_largest(emitter, &breakdown->live, limit);
+    if (brief) say_reconciliation(emitter, &breakdown->sums);
+    emit_categories(emitter, &breakdown->categories, brief ? NULL : category_columns,
+                    brief ? 0 : UP_COUNT(category_columns), breakdown->live.bytes);
+    emit_reconciliation(emitter, &breakdown->sums, brief);
+    emit_largest(emitter, &breakdown->live, limit, brief);
     emit_kinds(emitter, &breakdown->live, &breakdown->kinds, limit, brief);
+    if (brief) {
+        say_categories(emitter, &breakdown->categories, breakdown->live.bytes);
+        say_largest(emitter, &breakdown->live, &breakdown->kinds, brief);
+    }
     emit_host(emitter, breakdown);
 }

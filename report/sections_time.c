@@ -17,6 +17,16 @@ static void emit_part(struct up_emitter *emitter, const char *what, double secon
     up_emit_piece(emitter, "{}", text);
 }
 
+// What takes less than a hundredth is left to the JSON.
+static void say_parts(struct up_emitter *emitter, const struct up_step_time *time)
+{
+    for (int i = 0; i < UP_WORK_KINDS; i++)
+        if (share_of(time->kinds[i].seconds, time->step_s) >= 0.01)
+            emit_part(emitter, up_work_kind_names[i], time->kinds[i].seconds, time->step_s);
+    if (share_of(time->idle_s, time->step_s) >= 0.01)
+        emit_part(emitter, "idle", time->idle_s, time->step_s);
+}
+
 static void emit_compute(struct up_emitter *emitter, const struct up_step_time *time)
 {
     char form[64];
@@ -35,21 +45,19 @@ static void emit_compute(struct up_emitter *emitter, const struct up_step_time *
         up_emit_row_end(emitter);
     }
     up_emit_table_end(emitter);
-    for (int i = 0; i < UP_WORK_KINDS; i++)
-        if (time->kinds[i].operations)
-            emit_part(emitter, up_work_kind_names[i], time->kinds[i].seconds, time->step_s);
-    emit_part(emitter, "idle", time->idle_s, time->step_s);
+    say_parts(emitter, time);
     up_emit_line_end(emitter);
 }
 
-static void emit_beside(struct up_emitter *emitter, const char *key, const struct up_beside *beside)
+static void emit_beside(struct up_emitter *emitter, const char *key, const struct up_beside *beside,
+                        double step_s)
 {
     char busy[UP_UNITS_TEXT], exposed[UP_UNITS_TEXT], text[3 * UP_UNITS_TEXT];
     up_emit_object_begin(emitter, key);
     up_emit_seconds(emitter, "busy_s", NULL, beside->busy_s);
     up_emit_seconds(emitter, "exposed_s", NULL, beside->exposed_s);
     up_emit_object_end(emitter);
-    if (!(beside->busy_s >= 1e-6)) return;
+    if (!(beside->busy_s >= 1e-6) || share_of(beside->busy_s, step_s) < 0.01) return;
     snprintf(text, sizeof text, "%s %s of %s", key, up_format_seconds(exposed, beside->exposed_s),
              up_format_seconds(busy, beside->busy_s));
     up_emit_piece(emitter, "{}", text);
@@ -67,8 +75,8 @@ void up_section_time(struct up_emitter *emitter, const struct up_step_time *time
     emit_compute(emitter, time);
     up_emit_seconds(emitter, "idle_s", NULL, time->idle_s);
     up_emit_line_begin(emitter, "exposed");
-    emit_beside(emitter, "collectives", &time->collectives);
-    emit_beside(emitter, "copies", &time->copies);
+    emit_beside(emitter, "collectives", &time->collectives, time->step_s);
+    emit_beside(emitter, "copies", &time->copies, time->step_s);
     up_emit_line_end(emitter);
     up_emit_object_end(emitter);
 }

@@ -64,6 +64,7 @@ static const struct form forms[] = {
      {"1MiB", "--model", UP_TEST_DATA "/tiny-llama3", "--batch", "4"}},
     {"calibrate", &up_command_calibrate, {"../whole.db", "--output", "machine.json"}},
     {"advise", &up_command_advise, {"../whole.db", "--fit", "64MiB"}},
+    {"modelled", &up_command_advise, {"../foreign.db", "--fit", "64MiB"}},
 };
 
 /* What a run left behind. */
@@ -413,6 +414,17 @@ static void no_memory_for_sqlite(void **state)
 /* --- All of it -----------------------------------------------------------------------------------
  */
 
+// The same without its config: what it would take is modelled.
+static void make_foreign(void)
+{
+    sqlite3 *db;
+    assert_int_equal(system("cp whole.db foreign.db"), 0);
+    assert_int_equal(sqlite3_open("foreign.db", &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "DELETE FROM meta WHERE key LIKE 'config%'", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
 // The run whose database the reports are about, and the one that is resumed.
 static void make_whole(void)
 {
@@ -420,6 +432,7 @@ static void make_whole(void)
     run(&forms[0], FAULT_NONE, 0, true, &result);
     if (result.status != 0) fail_msg("%s", result.err);
     assert_int_equal(rename("run/run.db", "whole.db"), 0);
+    make_foreign();
     const struct form saving = {"saving", NULL, {TRACED, ON_CPU, "--save", "../saves"}};
     run(&saving, FAULT_NONE, 0, true, &result);
     if (result.status != 0) fail_msg("%s", result.err);
