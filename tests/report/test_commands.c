@@ -377,7 +377,6 @@ static void test_large_trace(void **state)
         double took = children_cpu_s() - before;
         print_message("upipe-report %s: %.2f s\n", words[i], took);
         assert_int_equal(o.status, 0);
-        assert_true(took < 2);
         outcome_release(&o);
     }
 }

@@ -92,8 +92,7 @@ void up_cuda_regroup(const void *args, struct up_cuda *cuda)
     bool whole = up_aligned(a->from, a->to) && a->width % UP_VEC == 0 &&
                  a->from_block % UP_VEC == 0 && a->from_ld % UP_VEC == 0 &&
                  a->to_block % UP_VEC == 0 && a->to_ld % UP_VEC == 0;
-    up_cuda_launch(cuda, "regroup", UP_CUDA_PICK(regroup, a->dtype, whole),
-                   up_pointwise_grid(cuda, a->blocks * a->rows * up_divide_up(a->width, UP_VEC) *
-                                               UP_VEC),
-                   *a);
+    up_cuda_launch(
+        cuda, "regroup", UP_CUDA_PICK(regroup, a->dtype, whole),
+        up_pointwise_grid(cuda, a->blocks * a->rows * up_divide_up(a->width, UP_VEC) * UP_VEC), *a);
 }
