@@ -119,12 +119,31 @@ static void test_scratch_parts(void **state)
         assert_int_equal(begins[i + 1], up_ceil_div(begins[i] + sizes[i], 256) * 256);
 }
 
+// Blocks of forward calls: none for short sequences; else whole 128 rows, equal but for the last,
+// as many rows over the heads as fill a GPU.
+static void test_blocks(void **state)
+{
+    (void)state;
+    for (int64_t heads = 1; heads <= 32; heads *= 2)
+        for (int64_t seq = 1; seq < INT64_C(1) << 24; seq = seq * 3 / 2 + 7) {
+            int64_t rows = up_attention_block_rows(seq, heads);
+            if (seq <= 65536) assert_int_equal(rows, seq);
+            if (seq >= 262144) assert_true(rows < seq);
+            if (rows == seq) continue;
+            int64_t blocks = up_ceil_div(seq, rows);
+            assert_int_equal(rows % 128, 0);
+            assert_in_range(rows, 4096, 32768 + 128);
+            assert_true(seq - (blocks - 1) * rows > rows - blocks * 128);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_shapes),
         cmocka_unit_test(test_sizes_of_runs),
         cmocka_unit_test(test_scratch_parts),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
