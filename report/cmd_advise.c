@@ -159,9 +159,11 @@ static enum up_status advise_by_rules(const struct advise_options *o, const stru
 {
     enum up_status rc = UP_OK;
     struct up_run_facts facts;
+    struct up_breakdown breakdown = {.host_peak = {.seq = UP_NONE}};
     struct up_modelled modelled = {.limit_bytes = 0};
     UP_TRY(up_run_facts_read(run, &facts, err));
-    UP_TRY(up_modelled_read(run, o->fit, true, &modelled, err));
+    UP_TRY(up_breakdown_read(run, UP_NONE, UP_NONE, &breakdown, err));
+    UP_TRY(up_modelled_read(run, &breakdown, o->fit, true, &modelled, err));
     up_section_modelled_now(emitter, &modelled, &facts, run->path, why);
     up_section_modelled_ladder(emitter, &modelled);
     up_section_modelled_path(emitter, &modelled);
@@ -173,6 +175,7 @@ static enum up_status advise_by_rules(const struct advise_options *o, const stru
     }
     up_emit_null(emitter, "command");
 out:
+    up_breakdown_release(&breakdown);
     up_modelled_release(&modelled);
     return rc;
 }

@@ -26,7 +26,7 @@ static enum up_status read_advice(const struct up_run *run, const struct up_brea
     if (advice->is_exact) {
         UP_TRY(up_advice_read(run, &asked, &advice->exact, err));
     } else if (breakdown->peak.rank != UP_NONE) {
-        UP_TRY(up_modelled_read(run, 0, false, &advice->modelled, err));
+        UP_TRY(up_modelled_read(run, breakdown, 0, false, &advice->modelled, err));
         advice->is_modelled = advice->modelled.path_count > 0;
     }
 out:

@@ -7,30 +7,65 @@
 /* --- The peak under a set of techniques ----------------------------------------------------------
  */
 
-static enum up_status replay(const struct up_ruled *ruled, int64_t count, struct up_replay *out,
-                             struct up_error *err)
+static int64_t moment_of(const struct up_recorded *r, const struct up_ruled *ruled, bool end)
 {
+    int64_t seq = end ? ruled->life.free_seq : ruled->life.alloc_seq;
+    const struct up_recorded_tensor *of = ruled->of;
+    if (of && seq == (end ? of->life.free_seq : of->life.alloc_seq))
+        return end ? of->free_at : of->alloc_at;
+    return up_recorded_moment(r, seq);
+}
+
+// Storages of several names count with the largest alive: the replay knows how.
+static enum up_status add_shared(const struct up_recorded *r, const struct up_ruled *ruled,
+                                 int64_t count, int64_t *change, struct up_error *err)
+{
+    struct up_replay replay = {0};
+    int64_t shared = 0, before = 0;
     struct up_lifetime *lifetimes = calloc((size_t)count + 1, sizeof *lifetimes);
     if (!lifetimes) return up_no_memory(err);
-    for (int64_t i = 0; i < count; i++) lifetimes[i] = ruled[i].life;
-    enum up_status rc = up_replay_make(lifetimes, count, out, err);
+    for (int64_t i = 0; i < count; i++)
+        if (ruled[i].of && ruled[i].of->shared) lifetimes[shared++] = ruled[i].life;
+    enum up_status rc = up_replay_make(lifetimes, shared, &replay, err);
+    for (int64_t i = 0; i < replay.count; i++) {
+        int64_t at = up_recorded_moment(r, replay.points[i].seq);
+        change[at] = up_sum(change[at], up_sum(replay.points[i].live_bytes, -before));
+        before = replay.points[i].live_bytes;
+    }
+    up_replay_release(&replay);
     free(lifetimes);
     return rc;
 }
 
-// The first highest moment of the step; before its first event nothing of it has happened.
-static struct up_replay_point highest(const struct up_recorded *r, const struct up_replay *replay)
+// By how much the bytes alive change at each of the run's moments; one more for what never ends.
+static enum up_status list_changes(const struct up_recorded *r, const struct up_ruled *ruled,
+                                   int64_t count, int64_t **change, struct up_error *err)
 {
-    struct up_replay_point best = {.seq = r->first_seq, .live_bytes = 0};
-    for (int64_t i = 0; i < replay->count; i++) {
-        const struct up_replay_point *point = &replay->points[i];
-        if (point->seq > r->last_seq) break;
-        if (point->seq < r->first_seq)
-            best.live_bytes = point->live_bytes; // what outlives steps
-        else if (point->live_bytes > best.live_bytes)
-            best = *point;
+    int64_t *at = *change = calloc((size_t)r->moment_count + 1, sizeof *at);
+    if (!at) return up_no_memory(err);
+    for (int64_t i = 0; i < count; i++) {
+        if (ruled[i].of && ruled[i].of->shared) continue;
+        int64_t begin = moment_of(r, &ruled[i], false), end = moment_of(r, &ruled[i], true);
+        at[begin] = up_sum(at[begin], ruled[i].life.bytes);
+        at[end] = up_sum(at[end], -ruled[i].life.bytes);
     }
-    return best;
+    return add_shared(r, ruled, count, at, err);
+}
+
+// The first highest moment of the step; of what was before it only what is alive at its begin.
+static void find_highest(const struct up_recorded *r, const int64_t *change, int64_t *bytes,
+                         int64_t *seq)
+{
+    int64_t live = 0;
+    *bytes = INT64_MIN;
+    *seq = r->first_seq;
+    for (int64_t i = 0; i < r->moment_count && r->moments[i] <= r->last_seq; i++) {
+        live = up_sum(live, change[i]);
+        if (r->moments[i] < r->first_seq || live <= *bytes) continue;
+        *bytes = live;
+        *seq = r->moments[i];
+    }
+    *bytes = up_max(0, *bytes);
 }
 
 static enum up_status find_peak(const struct up_recorded *r, up_rule_set set, enum up_space space,
@@ -38,15 +73,12 @@ static enum up_status find_peak(const struct up_recorded *r, up_rule_set set, en
 {
     enum up_status rc = UP_OK;
     struct up_ruled *ruled = NULL;
-    struct up_replay made = {0};
-    int64_t count = 0;
+    int64_t count = 0, *change = NULL;
     UP_TRY(up_rules_apply(r, set, space, &ruled, &count, err));
-    UP_TRY(replay(ruled, count, &made, err));
-    struct up_replay_point point = highest(r, &made);
-    *bytes = point.live_bytes;
-    *seq = point.seq;
+    UP_TRY(list_changes(r, ruled, count, &change, err));
+    find_highest(r, change, bytes, seq);
 out:
-    up_replay_release(&made);
+    free(change);
     free(ruled);
     return rc;
 }
@@ -193,9 +225,11 @@ static enum up_status neighbours(const struct up_recorded *r, up_rule_set set,
                                  struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    const char *obstacle[UP_TECHNIQUE_COUNT];
     *count = 0;
+    up_rule_obstacles(r, set, obstacle);
     for (int t = 0; t < UP_TECHNIQUE_COUNT; t++) {
-        if (up_rule_obstacle(r, set, (enum up_technique)t)) continue;
+        if (obstacle[t]) continue;
         struct up_modelled_line *line = &lines[*count];
         *line = with(r, set, (enum up_technique)t);
         UP_TRY(find_peak(r, line->set, UP_SPACE_DEVICE, &line->peak_bytes, &line->seq, err));
@@ -209,9 +243,9 @@ static enum up_status make_ladder(const struct up_run *run, struct up_modelled *
                                   struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    up_rule_obstacles(&m->recorded, 0, m->obstacle);
     for (int t = 0; t < UP_TECHNIQUE_COUNT; t++) {
         enum up_technique technique = (enum up_technique)t;
-        m->obstacle[t] = up_rule_obstacle(&m->recorded, 0, technique);
         if (m->obstacle[t]) continue;
         struct up_modelled_line *line = &m->ladder[m->ladder_count++];
         *line = with(&m->recorded, 0, technique);
@@ -312,12 +346,13 @@ static int64_t nameless(const struct up_modelled_line *line)
     return left;
 }
 
-enum up_status up_modelled_read(const struct up_run *run, int64_t fit, bool ladder,
-                                struct up_modelled *modelled, struct up_error *err)
+enum up_status up_modelled_read(const struct up_run *run, const struct up_breakdown *breakdown,
+                                int64_t fit, bool ladder, struct up_modelled *modelled,
+                                struct up_error *err)
 {
     enum up_status rc = UP_OK;
     *modelled = (struct up_modelled){.now = {.layer = UP_NONE}};
-    UP_TRY(up_recorded_read(run, &modelled->recorded, err));
+    UP_TRY(up_recorded_read(run, breakdown, &modelled->recorded, err));
     UP_TRY(describe(run, &modelled->recorded, &modelled->now, err));
     modelled->recorded.peak_bytes = modelled->now.peak_bytes;
     modelled->recorded.nameless_bytes = nameless(&modelled->now);

@@ -31,10 +31,11 @@ struct up_modelled {
     int64_t limit_bytes;                      // of a device, 0: not known
 };
 
-/* `fit`: bytes of a device that are asked for; the lesser of it and the device's capacity counts.
- * 0: none. `ladder` false leaves that out. */
-enum up_status up_modelled_read(const struct up_run *run, int64_t fit, bool ladder,
-                                struct up_modelled *modelled, struct up_error *err);
+/* Of the rank and step of `breakdown`'s peak. `fit`: bytes of a device that are asked for; the
+ * lesser of it and the device's capacity counts. 0: none. `ladder` false leaves that out. */
+enum up_status up_modelled_read(const struct up_run *run, const struct up_breakdown *breakdown,
+                                int64_t fit, bool ladder, struct up_modelled *modelled,
+                                struct up_error *err);
 void up_modelled_release(struct up_modelled *modelled); // a zeroed one is fine
 
 /* Whether the line's peak and what libraries took fit the limit; false where that is unknown. */

@@ -175,46 +175,34 @@ static enum up_status find_span(const struct up_run *run, struct up_recorded *re
                                 struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const char *first = "SELECT min(alloc_seq) FROM tensor WHERE rank = ?1 AND space = 'device'"
-                        " AND (?2 < 0 OR step = ?2)";
-    const char *last = "SELECT max(max(alloc_seq), coalesce(max(CASE WHEN ?2 < 0 OR free_step = ?2"
-                       " THEN free_seq END), 0)) FROM tensor WHERE rank = ?1"
-                       " AND space = 'device' AND (?2 < 0 OR step = ?2)";
-    UP_TRY(up_query_value(run, first, UP_BIND(recorded->rank, recorded->step), 0,
-                          &recorded->first_seq, err));
-    UP_TRY(up_query_value(run, last, UP_BIND(recorded->rank, recorded->step), 0,
-                          &recorded->last_seq, err));
+    struct up_query query = {0};
+    bool row;
+    UP_TRY(up_query_open(&query, run,
+                         "SELECT min(alloc_seq), max(alloc_seq),"
+                         " max(CASE WHEN ?2 < 0 OR free_step = ?2 THEN free_seq END) FROM tensor"
+                         " WHERE rank = ?1 AND space = 'device' AND (?2 < 0 OR step = ?2)",
+                         UP_BIND(recorded->rank, recorded->step), err));
+    UP_TRY(up_query_next(&query, &row, err));
+    recorded->first_seq = up_query_integer(&query, 0, 0);
+    recorded->last_seq = up_max(up_query_integer(&query, 1, 0), up_query_integer(&query, 2, 0));
 out:
+    up_query_close(&query);
     return rc;
-}
-
-// Within the step; what was there before it counts as well.
-static int64_t highest_host(const struct up_recorded *recorded, const struct up_replay *host)
-{
-    int64_t first = 0, end;
-    while (first < host->count && host->points[first].seq < recorded->first_seq) first++;
-    first -= first > 0;
-    for (end = first; end < host->count && host->points[end].seq <= recorded->last_seq;) end++;
-    return first < end ? up_replay_highest(host, first, end)->live_bytes : 0;
 }
 
 static enum up_status read_room(const struct up_run *run, struct up_recorded *recorded,
                                 struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_replay host = {0};
     UP_TRY(up_query_value(run, "SELECT capacity_bytes FROM rank WHERE rank = ?1",
                           UP_BIND(recorded->rank), 0, &recorded->capacity_bytes, err));
     UP_TRY(up_query_value(run,
                           "SELECT CAST(total(bytes) AS INTEGER) FROM device_alloc WHERE rank = ?1"
                           " AND space = 'device' AND owner <> 'arena' AND free_ns IS NULL",
                           UP_BIND(recorded->rank), 0, &recorded->other_bytes, err));
-    UP_TRY(up_replay_read(run, recorded->rank, UP_SPACE_HOST, &host, err));
-    recorded->host_peak_bytes = highest_host(recorded, &host);
     recorded->capacity_bytes = known(recorded->capacity_bytes);
     recorded->other_bytes = known(recorded->other_bytes);
 out:
-    up_replay_release(&host);
     return rc;
 }
 
@@ -368,28 +356,102 @@ out:
     return rc;
 }
 
+/* --- Moments, and storages of several names ------------------------------------------------------
+ */
+
+static int ascending(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+int64_t up_recorded_moment(const struct up_recorded *recorded, int64_t seq)
+{
+    int64_t low = 0, high = recorded->moment_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (recorded->moments[middle] < seq)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void list_seqs(const struct up_recorded *recorded, int64_t *seqs)
+{
+    for (int64_t i = 0; i < recorded->count; i++) {
+        *seqs++ = recorded->tensors[i].life.alloc_seq;
+        *seqs++ = recorded->tensors[i].life.free_seq;
+    }
+    *seqs++ = recorded->first_seq;
+    *seqs++ = recorded->last_seq;
+    *seqs++ = up_sum(recorded->last_seq, 1);
+}
+
+static enum up_status list_moments(struct up_recorded *recorded, struct up_error *err)
+{
+    int64_t count = 2 * recorded->count + 3, kept = 0;
+    int64_t *moments = recorded->moments = calloc((size_t)count, sizeof *moments);
+    if (!moments) return up_no_memory(err);
+    list_seqs(recorded, moments);
+    qsort(moments, (size_t)count, sizeof *moments, ascending);
+    for (int64_t i = 0; i < count; i++)
+        if (!kept || moments[kept - 1] != moments[i]) moments[kept++] = moments[i];
+    recorded->moment_count = kept;
+    for (int64_t i = 0; i < recorded->count; i++) {
+        struct up_recorded_tensor *t = &recorded->tensors[i];
+        t->alloc_at = up_recorded_moment(recorded, t->life.alloc_seq);
+        t->free_at = up_recorded_moment(recorded, t->life.free_seq);
+    }
+    return UP_OK;
+}
+
+static int by_storage(const void *a, const void *b)
+{
+    const struct up_recorded_tensor *x = *(struct up_recorded_tensor *const *)a,
+                                    *y = *(struct up_recorded_tensor *const *)b;
+    return (x->life.storage > y->life.storage) - (x->life.storage < y->life.storage);
+}
+
+static enum up_status mark_shared(struct up_recorded *recorded, struct up_error *err)
+{
+    struct up_recorded_tensor **order = calloc((size_t)recorded->count + 1, sizeof *order);
+    if (!order) return up_no_memory(err);
+    for (int64_t i = 0; i < recorded->count; i++) order[i] = &recorded->tensors[i];
+    qsort(order, (size_t)recorded->count, sizeof *order, by_storage);
+    for (int64_t i = 1; i < recorded->count; i++)
+        if (order[i]->life.storage == order[i - 1]->life.storage)
+            order[i]->shared = order[i - 1]->shared = true;
+    free(order);
+    return UP_OK;
+}
+
 /* --- All -----------------------------------------------------------------------------------------
  */
 
-enum up_status up_recorded_read(const struct up_run *run, struct up_recorded *recorded,
-                                struct up_error *err)
+enum up_status up_recorded_read(const struct up_run *run, const struct up_breakdown *breakdown,
+                                struct up_recorded *recorded, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_run_facts facts;
-    struct up_peak peak;
+    const struct up_peak *peak = &breakdown->peak;
     *recorded = (struct up_recorded){0};
-    UP_TRY(up_peak_find(run, UP_NONE, UP_NONE, &peak, err));
-    if (peak.rank == UP_NONE)
+    if (peak->rank == UP_NONE)
         UP_TRY(up_fail(err, UP_USAGE, "%s: expected recorded tensors: there are none to advise on",
                        run->path));
-    recorded->rank = peak.rank;
-    recorded->step = peak.step;
+    recorded->rank = peak->rank;
+    recorded->step = peak->step;
+    if (breakdown->host_peak.seq != UP_NONE)
+        recorded->host_peak_bytes = known(breakdown->host_peak.peak_bytes);
     UP_TRY(up_run_facts_read(run, &facts, err));
     take_facts(&facts, recorded);
     UP_TRY(find_span(run, recorded, err));
     UP_TRY(read_tensors(run, recorded, err));
     UP_TRY(read_room(run, recorded, err));
     UP_TRY(follow(recorded, err));
+    UP_TRY(list_moments(recorded, err));
+    UP_TRY(mark_shared(recorded, err));
 out:
     if (rc != UP_OK) up_recorded_release(recorded);
     return rc;
@@ -399,5 +461,6 @@ void up_recorded_release(struct up_recorded *recorded)
 {
     for (int64_t i = 0; i < recorded->count; i++) free(recorded->tensors[i].name);
     free(recorded->tensors);
+    free(recorded->moments);
     *recorded = (struct up_recorded){0};
 }

@@ -6,7 +6,7 @@
 #define UP_REPORT_RECORDED_H
 
 #include "report/analysis.h"
-#include "report/peak.h"
+#include "report/breakdown.h"
 #include "report/replay.h"
 
 /* What a tensor is to its block, by the parts of its name. */
@@ -25,10 +25,12 @@ struct up_recorded_tensor {
     int category, phase; // enum up_category, enum up_phase; UP_NONE: unknown
     int64_t layer;       // UP_NONE: unknown or none
     enum up_recorded_role role;
-    int64_t heads;   // of a tensor by head; 0: unknown
-    int dtype_bytes; // 0: unknown
-    bool token_rows; // its bytes are so many for each of the rank's tokens
-    bool kept;       // made in a block's forward for its backward
+    int64_t heads;             // of a tensor by head; 0: unknown
+    int dtype_bytes;           // 0: unknown
+    bool token_rows;           // its bytes are so many for each of the rank's tokens
+    bool kept;                 // made in a block's forward for its backward
+    bool shared;               // its storage has other names
+    int64_t alloc_at, free_at; // of `moments`
     // When its block was done forward, and begun backward; INT64_MAX: never.
     int64_t forward_end, backward_begin;
 };
@@ -36,6 +38,8 @@ struct up_recorded_tensor {
 struct up_recorded {
     struct up_recorded_tensor *tensors; // on the device, by alloc_seq
     int64_t count;
+    int64_t *moments; // seqs at which anything happens, ascending, each once; owned
+    int64_t moment_count;
     int64_t rank, step;                   // step UP_NONE: the run has no steps, all is one
     int64_t first_seq, last_seq;          // events of it
     int64_t peak_bytes;                   // replayed
@@ -51,9 +55,13 @@ struct up_recorded {
     bool on_cpu;
 };
 
-/* The rank and step of the highest peak. UP_USAGE where no tensor was recorded. */
-enum up_status up_recorded_read(const struct up_run *run, struct up_recorded *recorded,
-                                struct up_error *err);
+/* The rank and step of `breakdown`'s peak. UP_USAGE where no tensor was recorded. */
+enum up_status up_recorded_read(const struct up_run *run, const struct up_breakdown *breakdown,
+                                struct up_recorded *recorded, struct up_error *err);
+
+/* The index in `moments` of the first that is not before `seq`; moment_count: none. */
+int64_t up_recorded_moment(const struct up_recorded *recorded, int64_t seq);
+
 void up_recorded_release(struct up_recorded *recorded); // a zeroed one is fine
 
 #endif

@@ -1,5 +1,5 @@
 /* The rules one by one. Each asks of a tensor only what its rows told; a technique whose rule needs
- * what they do not tell is not to be had (up_rule_obstacle). */
+ * what they do not tell is not to be had (up_rule_obstacles). */
 #include "report/rules.h"
 
 #include <stdio.h>
@@ -535,13 +535,16 @@ static const char *obstacle(const struct up_recorded *r, const struct seen *seen
     }
 }
 
-const char *up_rule_obstacle(const struct up_recorded *recorded, up_rule_set set,
-                             enum up_technique technique)
+void up_rule_obstacles(const struct up_recorded *recorded, up_rule_set set,
+                       const char *obstacles[UP_TECHNIQUE_COUNT])
 {
     struct seen seen = {0};
-    if (has(set, technique)) return "it is on already";
     for (int64_t i = 0; i < recorded->count; i++) look_at(&recorded->tensors[i], set, &seen);
-    return obstacle(recorded, &seen, set, technique);
+    for (int t = 0; t < UP_TECHNIQUE_COUNT; t++) {
+        enum up_technique technique = (enum up_technique)t;
+        obstacles[t] =
+            has(set, technique) ? "it is on already" : obstacle(recorded, &seen, set, technique);
+    }
 }
 
 /* --- As options ----------------------------------------------------------------------------------

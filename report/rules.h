@@ -14,10 +14,10 @@ typedef uint32_t up_rule_set;
 
 extern const char *const up_rule_assumptions[UP_TECHNIQUE_COUNT];
 
-/* NULL where the technique can be had on top of `set`; else why not: what the trace does not tell,
- * or that there is nothing for it to shrink. */
-const char *up_rule_obstacle(const struct up_recorded *recorded, up_rule_set set,
-                             enum up_technique technique);
+/* For each technique NULL where it can be had on top of `set`; else why not: what the trace does
+ * not tell, or that there is nothing for it to shrink. */
+void up_rule_obstacles(const struct up_recorded *recorded, up_rule_set set,
+                       const char *obstacles[UP_TECHNIQUE_COUNT]);
 
 /* "--tile-loss 1K": what upipe-train would be given for it. */
 void up_rule_options(const struct up_recorded *recorded, up_rule_set set,
