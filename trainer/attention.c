@@ -315,6 +315,7 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
     bool all = keep == UP_CHECKPOINT_NONE;
     bool store = !rebuild && up_config_offloads_attention(a.config, layer);
     take_h(&a);
+    up_parts_take(&a, false);
     struct up_stage s = stage_at(&a, 0), next = {0}, before = {0};
     place_qkv(&a, &s);
     make_qkv(&a, &s, all);
@@ -335,6 +336,7 @@ void up_attention_forward(struct up_trainer *trainer, int64_t layer, const struc
         finish_stage(&a, &s, out, keep, store);
     }
     end_store(&a, &before, keep, store);
+    up_parts_drop(&a);
     // x has been read for the last time.
     if (!rebuild && up_config_offloads_input(a.config, layer)) up_store_end(a.rank, &a.kept->x);
 }
@@ -344,6 +346,7 @@ void up_attention_residual(struct up_trainer *trainer, int64_t layer, const stru
 {
     struct up_attention a = attention_of(trainer, layer, x);
     struct up_stored *o = a.kept->o;
+    up_parts_take(&a, false);
     up_fetch_begin(a.rank, &o[0], true);
     for (int64_t slot = 0; slot < a.slots; slot++) {
         struct up_stage s = stage_at(&a, slot);
@@ -351,6 +354,7 @@ void up_attention_residual(struct up_trainer *trainer, int64_t layer, const stru
         if (slot + 1 < a.slots) up_fetch_begin(a.rank, &o[slot + 1], true);
         up_stage_add_to_out(&a, &s, o[slot].device, out);
     }
+    up_parts_drop(&a);
 }
 
 /* --- Backward
@@ -509,6 +513,7 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
 {
     struct up_attention a = attention_of(trainer, layer, x);
     struct up_tensor **d_o = trainer->stage_scratch;
+    up_parts_take(&a, true);
     all_d_o(&a, d, d_o);
     take_h(&a);
     fetch_output(&a, 0);
@@ -534,4 +539,5 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
         back_to_x(&a, &s, d);
     }
     up_free(a.rank, &a.h);
+    up_parts_drop(&a);
 }

@@ -5,6 +5,15 @@
 
 #include "trainer/step_impl.h"
 
+/* Room for what projections gather, for the whole of a pass: parts of one tensor, NULL where
+ * nothing is. A stage's own would be taken where something is being sent, and wait for it. */
+enum { UP_PARTS = 3 }; // Wq (or Wo), Wk and Wv
+struct up_part_room {
+    void *slice;  // [rows, width]
+    void *weight; // of a stage, [width, hidden] (of Wo [hidden, width])
+    float *grad;  // backward only
+};
+
 /* What a pass over the layer needs at hand. */
 struct up_attention {
     struct up_trainer *trainer;
@@ -14,12 +23,14 @@ struct up_attention {
     struct up_unit *unit;
     struct up_kept *kept;
     int layer;
-    int64_t stages, slots; // slot = pass * stages + stage
-    int64_t rows;          // local tokens of a pass
-    int64_t batch;         // sequences in a call of the attention kernel
-    struct up_tiles tiles; // of a pass's rows, for norm and projections
-    struct up_tensor *h;   // [tile, hidden], a normalised slice
-    int64_t h_row;         // the local token that it begins with; -1: it holds none
+    int64_t stages, slots;   // slot = pass * stages + stage
+    int64_t rows;            // local tokens of a pass
+    int64_t batch;           // sequences in a call of the attention kernel
+    struct up_tiles tiles;   // of a pass's rows, for norm and projections
+    struct up_tensor *h;     // [tile, hidden], a normalised slice
+    int64_t h_row;           // the local token that it begins with; -1: it holds none
+    struct up_tensor *parts; // what follows is in it
+    struct up_part_room room[UP_PARTS];
     const struct up_tensor *x;
 };
 
@@ -66,6 +77,10 @@ static inline void *up_slot_row(const struct up_attention *a, const struct up_te
     int64_t at = (r ? layout->slot_at[r] : 0) + row * heads * a->model->head_dim;
     return (char *)tensor->data + at * up_dtype_bytes[tensor->dtype];
 }
+
+/* Before the first product of a pass (one that has gradients, `backward`), and after the last. */
+void up_parts_take(struct up_attention *a, bool backward);
+void up_parts_drop(struct up_attention *a);
 
 /* y = norm(x) W^T for each of them. */
 void up_stage_project(struct up_attention *a, const struct up_stage *s,

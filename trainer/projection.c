@@ -10,8 +10,6 @@
  */
 #include "trainer/attention_impl.h"
 
-enum { NO_GRADIENT, GRADIENT };
-
 // A stage's part of a weight, [width, hidden] (of Wo [hidden, width]), and a slice of what it
 // makes.
 struct part {
@@ -20,11 +18,19 @@ struct part {
     int64_t width; // of all ranks' heads
     const void *weight;
     float *grad;
-    int64_t ld;                    // of both
-    struct up_tensor *weight_copy; // NULL where the weight itself serves
-    struct up_tensor *grad_copy;   // fp32; likewise
-    struct up_tensor *slice;       // [tile, width]; NULL where slots need not be put side by side
+    int64_t ld;    // of both
+    bool gathered; // weight and grad are the pass's room, and not the model's own
+    void *slice;   // [tile, width]; NULL where slots need not be put side by side
 };
+
+// Rows that lie side by side at a time: enough to fill a GPU, and little memory however long the
+// sequence and the slice that is normalised are.
+enum { SLICE_ROWS = 8192, PART_ALIGN = 512 };
+
+static struct up_tiles slices_of(const struct up_attention *a, int64_t rows)
+{
+    return up_tiles_of(rows, a->config->cp > 1 ? SLICE_ROWS : 0);
+}
 
 static bool is_out(const struct part *part)
 {
@@ -85,7 +91,7 @@ static void move_slots(const struct up_attention *a, const struct part *part, st
     int64_t width = first.count * head_dim(a), size = up_dtype_bytes[a->config->dtype];
     int64_t slot = count > 1 ? layout->slot_at[r + 1] - layout->slot_at[r] : 0;
     void *there = up_slot_row(a, m->slots, layout, r, first.count, m->tile.first);
-    void *here = (char *)part->slice->data + column * size;
+    void *here = (char *)part->slice + column * size;
     (void)heads_apart;
     up_op_regroup(a->rank, UP_STREAM_COMPUTE,
                   &(struct up_regroup_args){.from = m->to_slots ? here : there,
@@ -104,7 +110,7 @@ static void move_slots(const struct up_attention *a, const struct part *part, st
 static void *slice_of(const struct up_attention *a, const struct part *part,
                       const struct up_tensor *slots, struct up_tile tile)
 {
-    if (part->slice) return part->slice->data;
+    if (part->slice) return part->slice;
     return up_slot_row(a, slots, part->layout, 0, part->width / head_dim(a), tile.first);
 }
 
@@ -124,8 +130,8 @@ static void write_slots(const struct up_attention *a, const struct up_stage *s,
 
 // Between the whole weight (or gradient) and the stage's part of it.
 struct weight_move {
-    void *whole;
-    struct up_tensor *part;
+    void *whole, *part;
+    enum up_dtype dtype;
     bool back; // from the part, adding
 };
 
@@ -134,7 +140,7 @@ static void move_weight(const struct up_attention *a, const struct part *part,
                         int64_t column, void *context)
 {
     const struct weight_move *m = context;
-    int64_t hidden = a->model->hidden, size = up_dtype_bytes[m->part->dtype];
+    int64_t hidden = a->model->hidden, size = up_dtype_bytes[m->dtype];
     int64_t width = first.count * head_dim(a), apart = heads_apart * head_dim(a);
     bool out = is_out(part);
     // Of Wo columns: `hidden` rows of a block. Of the others whole rows: one row of a block.
@@ -143,7 +149,7 @@ static void move_weight(const struct up_attention *a, const struct part *part,
     int64_t whole_block = out ? apart : apart * hidden, part_block = out ? width : width * hidden;
     int64_t whole_ld = out ? a->model->heads * head_dim(a) : 0, part_ld = out ? part->width : 0;
     void *whole = (char *)m->whole + whole_at * size;
-    void *here = (char *)m->part->data + part_at * size;
+    void *here = (char *)m->part + part_at * size;
     (void)r;
     up_op_regroup(a->rank, UP_STREAM_COMPUTE,
                   &(struct up_regroup_args){.from = m->back ? here : whole,
@@ -155,69 +161,109 @@ static void move_weight(const struct up_attention *a, const struct part *part,
                                             .from_ld = m->back ? part_ld : whole_ld,
                                             .to_block = m->back ? whole_block : part_block,
                                             .to_ld = m->back ? whole_ld : part_ld,
-                                            .dtype = m->part->dtype,
+                                            .dtype = m->dtype,
                                             .add = m->back});
 }
 
-static struct up_tensor *alloc_part(struct up_attention *a, const struct part *part,
-                                    const char *name, enum up_dtype dtype)
+static struct up_part_room *room_of(struct up_attention *a, enum up_param_kind kind)
 {
-    int64_t hidden = a->model->hidden;
-    return up_alloc(a->rank, UP_TAG_LAYER(WORKSPACE, name, a->layer), dtype,
-                    is_out(part) ? UP_SHAPE(hidden, part->width) : UP_SHAPE(part->width, hidden));
+    return &a->room[kind == UP_PARAM_WK ? 1 : kind == UP_PARAM_WV ? 2 : 0];
 }
 
-static void gather_weight(struct up_attention *a, const struct up_stage *s, struct part *part)
+static int64_t width_of(const struct up_attention *a, const struct up_stage *s,
+                        enum up_param_kind kind)
 {
-    part->weight_copy = alloc_part(a, part, "attn.stage.weight", a->config->dtype);
-    for_runs(a, s, part,
-             &(struct weight_move){(void *)up_unit_weight(a->unit, part->kind), part->weight_copy,
-                                   false},
+    int64_t heads = 0;
+    for (int64_t r = 0; r < a->config->cp; r++) heads += up_heads_of(a, s, kind, r).count;
+    return heads * head_dim(a);
+}
+
+// Cuts a piece off the room; with `base` NULL it is only measured.
+static void *cut(char *base, int64_t *used, int64_t bytes)
+{
+    int64_t at = *used;
+    *used += up_ceil_div(bytes, PART_ALIGN) * PART_ALIGN;
+    return base ? base + at : NULL;
+}
+
+// What the projections of a pass need between them; returns its bytes.
+static int64_t lay_out(struct up_attention *a, char *base, bool backward)
+{
+    static const enum up_param_kind kinds[UP_PARTS] = {UP_PARAM_WQ, UP_PARAM_WK, UP_PARAM_WV};
+    int64_t used = 0, size = up_dtype_bytes[a->config->dtype];
+    for (int i = 0; i < UP_PARTS; i++) {
+        struct up_part_room *room = room_of(a, kinds[i]);
+        int64_t width = 0;
+        bool whole = true;
+        for (int64_t stage = 0; stage < a->stages; stage++) {
+            struct up_stage s = {.index = stage};
+            width = up_max(width, width_of(a, &s, kinds[i]));
+            whole &= in_one_piece(a, &s, kinds[i]);
+        }
+        int64_t elements = width * a->model->hidden;
+        room->slice = cut(base, &used, slices_of(a, a->rows).tile * width * size);
+        if (whole) continue;
+        room->weight = cut(base, &used, elements * size);
+        if (backward) room->grad = cut(base, &used, elements * (int64_t)sizeof(float));
+    }
+    return used;
+}
+
+void up_parts_take(struct up_attention *a, bool backward)
+{
+    if (a->config->cp == 1) return;
+    a->parts = up_alloc(a->rank, UP_TAG_LAYER(WORKSPACE, "attn.parts", a->layer), UP_U8,
+                        UP_SHAPE(lay_out(a, NULL, backward)));
+    lay_out(a, a->parts->data, backward);
+}
+
+void up_parts_drop(struct up_attention *a)
+{
+    up_free(a->rank, &a->parts);
+}
+
+static void gather(struct up_attention *a, const struct up_stage *s, struct part *part,
+                   bool gradient)
+{
+    struct up_part_room *room = room_of(a, part->kind);
+    void *weight = (void *)up_unit_weight(a->unit, part->kind);
+    for_runs(a, s, part, &(struct weight_move){weight, room->weight, a->config->dtype, false},
              move_weight);
-    part->weight = part->weight_copy->data;
+    part->weight = room->weight;
+    part->gathered = true;
+    if (!gradient) return;
+    part->grad = room->grad;
+    int64_t bytes = part->width * a->model->hidden * (int64_t)sizeof(float);
+    up_op_fill(a->rank, UP_STREAM_COMPUTE, &(struct up_fill_args){part->grad, bytes});
 }
 
-static void begin_gradient(struct up_attention *a, struct part *part)
+static struct part part_of(struct up_attention *a, const struct up_stage *s,
+                           enum up_param_kind kind, bool gradient)
 {
-    part->grad_copy = alloc_part(a, part, "attn.stage.grad", UP_F32);
-    part->grad = part->grad_copy->data;
-    up_op_fill(a->rank, UP_STREAM_COMPUTE,
-               &(struct up_fill_args){part->grad_copy->data, part->grad_copy->bytes});
-}
-
-static struct part take_part(struct up_attention *a, const struct up_stage *s,
-                             enum up_param_kind kind, int gradient)
-{
-    struct part part = {.kind = kind, .layout = up_layout_of(a, s, kind)};
-    for (int64_t r = 0; r < a->config->cp; r++)
-        part.width += up_heads_of(a, s, kind, r).count * head_dim(a);
+    struct part part = {.kind = kind,
+                        .layout = up_layout_of(a, s, kind),
+                        .width = width_of(a, s, kind),
+                        .slice = room_of(a, kind)->slice};
     bool whole = in_one_piece(a, s, kind);
     part.ld = is_out(&part) ? whole ? a->model->heads * head_dim(a) : part.width : a->model->hidden;
-    if (whole) {
-        int64_t at = up_heads_of(a, s, kind, 0).first * head_dim(a);
-        if (!is_out(&part)) at *= a->model->hidden;
-        part.weight =
-            (const char *)up_unit_weight(a->unit, kind) + at * up_dtype_bytes[a->config->dtype];
-        if (gradient) part.grad = up_unit_grad(a->unit, kind) + at;
-    } else {
-        gather_weight(a, s, &part);
-        if (gradient) begin_gradient(a, &part);
+    if (!whole) {
+        gather(a, s, &part, gradient);
+        return part;
     }
-    if (a->config->cp > 1)
-        part.slice = up_alloc(a->rank, UP_TAG_LAYER(WORKSPACE, "attn.stage.slice", a->layer),
-                              a->config->dtype, UP_SHAPE(a->tiles.tile, part.width));
+    int64_t at = up_heads_of(a, s, kind, 0).first * head_dim(a);
+    if (!is_out(&part)) at *= a->model->hidden;
+    part.weight =
+        (const char *)up_unit_weight(a->unit, kind) + at * up_dtype_bytes[a->config->dtype];
+    if (gradient) part.grad = up_unit_grad(a->unit, kind) + at;
     return part;
 }
 
-static void drop_part(struct up_attention *a, const struct up_stage *s, struct part *part)
+// A gathered gradient goes where it belongs.
+static void end_gradient(struct up_attention *a, const struct up_stage *s, const struct part *part)
 {
-    if (part->grad_copy)
-        for_runs(a, s, part,
-                 &(struct weight_move){up_unit_grad(a->unit, part->kind), part->grad_copy, true},
-                 move_weight);
-    up_free(a->rank, &part->slice);
-    up_free(a->rank, &part->grad_copy);
-    up_free(a->rank, &part->weight_copy);
+    if (!part->gathered) return;
+    float *whole = up_unit_grad(a->unit, part->kind);
+    for_runs(a, s, part, &(struct weight_move){whole, part->grad, UP_F32, true}, move_weight);
 }
 
 /* --- Before attention ----------------------------------------------------------------------------
@@ -231,73 +277,92 @@ static void normalise(struct up_attention *a, int64_t row, int64_t rows)
     a->h_row = row;
 }
 
+// A slice [first, first + rows) of a pass, whose normalised rows are `h`.
+static void project_slice(struct up_attention *a, const struct up_stage *s, const struct part *part,
+                          const struct up_projection *p, const void *h, struct up_tile slice)
+{
+    up_project(a->trainer, h, part->weight, slice_of(a, part, p->y, slice), slice.rows, part->width,
+               a->model->hidden, part->ld, 0);
+    write_slots(a, s, part, p->y, slice);
+}
+
+static void *row_of_h(const struct up_attention *a, int64_t row)
+{
+    return (char *)a->h->data + row * a->model->hidden * up_dtype_bytes[a->config->dtype];
+}
+
 void up_stage_project(struct up_attention *a, const struct up_stage *s,
                       const struct up_projection *p, int count)
 {
-    struct part part[3];
-    int64_t hidden = a->model->hidden;
-    for (int j = 0; j < count; j++) part[j] = take_part(a, s, p[j].kind, NO_GRADIENT);
+    struct part part[UP_PARTS];
+    for (int j = 0; j < count; j++) part[j] = part_of(a, s, p[j].kind, false);
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
+        struct up_tiles slices = slices_of(a, tile.rows);
         normalise(a, s->row + tile.first, tile.rows);
-        for (int j = 0; j < count; j++) {
-            up_project(a->trainer, a->h->data, part[j].weight, slice_of(a, &part[j], p[j].y, tile),
-                       tile.rows, part[j].width, hidden, part[j].ld, 0);
-            write_slots(a, s, &part[j], p[j].y, tile);
+        for (int64_t k = 0; k < up_tiles_count(slices); k++) {
+            struct up_tile slice = up_tile_at(slices, k);
+            const void *h = row_of_h(a, slice.first);
+            slice.first += tile.first;
+            for (int j = 0; j < count; j++) project_slice(a, s, &part[j], &p[j], h, slice);
         }
     }
-    for (int j = 0; j < count; j++) drop_part(a, s, &part[j]);
+}
+
+// Of a slice: the weights' gradients, and then, in the place of h, which has served, its own.
+static void slice_back(struct up_attention *a, const struct up_stage *s, const struct part *part,
+                       const struct up_projection *p, int count, void *h, struct up_tile slice)
+{
+    const void *dy[UP_PARTS];
+    int64_t hidden = a->model->hidden;
+    for (int j = 0; j < count; j++) {
+        dy[j] = read_slots(a, s, &part[j], p[j].y, slice);
+        up_project_grad(a->trainer, dy[j], h, part[j].grad, slice.rows, part[j].width, hidden,
+                        part[j].ld);
+    }
+    for (int j = 0; j < count; j++)
+        up_project_back(a->trainer, dy[j], part[j].weight, h, slice.rows, part[j].width, hidden,
+                        part[j].ld, j ? 1 : 0);
 }
 
 void up_stage_project_back(struct up_attention *a, const struct up_stage *s,
                            const struct up_projection *p, int count, struct up_tensor *dx)
 {
-    struct part part[3];
-    int64_t hidden = a->model->hidden;
-    for (int j = 0; j < count; j++) part[j] = take_part(a, s, p[j].kind, GRADIENT);
+    struct part part[UP_PARTS];
+    for (int j = 0; j < count; j++) part[j] = part_of(a, s, p[j].kind, true);
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
-        const void *dy[3];
+        struct up_tiles slices = slices_of(a, tile.rows);
         int64_t row = s->row + tile.first;
         normalise(a, row, tile.rows);
-        for (int j = 0; j < count; j++) {
-            dy[j] = read_slots(a, s, &part[j], p[j].y, tile);
-            up_project_grad(a->trainer, dy[j], a->h->data, part[j].grad, tile.rows, part[j].width,
-                            hidden, part[j].ld);
+        for (int64_t k = 0; k < up_tiles_count(slices); k++) {
+            struct up_tile slice = up_tile_at(slices, k);
+            void *h = row_of_h(a, slice.first);
+            slice.first += tile.first;
+            slice_back(a, s, part, p, count, h, slice);
         }
-        // h has served: its place takes its own gradient.
         a->h_row = -1;
-        for (int j = 0; j < count; j++)
-            up_project_back(a->trainer, dy[j], part[j].weight, a->h->data, tile.rows, part[j].width,
-                            hidden, part[j].ld, j ? 1 : 0);
         up_norm_back(a->trainer, up_row(a->x, row), up_unit_weight(a->unit, UP_PARAM_ATTN_NORM),
                      a->h->data, up_row(dx, row), up_unit_grad(a->unit, UP_PARAM_ATTN_NORM),
                      tile.rows, true);
     }
-    for (int j = 0; j < count; j++) drop_part(a, s, &part[j]);
+    for (int j = 0; j < count; j++) end_gradient(a, s, &part[j]);
 }
 
 /* --- After attention -----------------------------------------------------------------------------
  */
 
-// Slices are only cut where slots are to lie side by side.
-static struct up_tiles tiles_of(const struct up_attention *a, const struct part *part)
-{
-    return part->slice ? a->tiles : up_tiles_of(a->rows, 0);
-}
-
 static void project_out(struct up_attention *a, const struct up_stage *s, const struct up_tensor *o,
                         struct up_tensor *out, float beta)
 {
-    struct part part = take_part(a, s, UP_PARAM_WO, NO_GRADIENT);
-    struct up_tiles tiles = tiles_of(a, &part);
+    struct part part = part_of(a, s, UP_PARAM_WO, false);
+    struct up_tiles tiles = slices_of(a, a->rows);
     for (int64_t i = 0; i < up_tiles_count(tiles); i++) {
         struct up_tile tile = up_tile_at(tiles, i);
         up_project(a->trainer, read_slots(a, s, &part, o, tile), part.weight,
                    up_row(out, s->row + tile.first), tile.rows, a->model->hidden, part.width,
                    part.ld, beta);
     }
-    drop_part(a, s, &part);
 }
 
 // x comes to the sum as late as can be, before the last part: the parts are smaller than x, and
@@ -320,8 +385,8 @@ void up_stage_add_to_out(struct up_attention *a, const struct up_stage *s,
 void up_stage_out_back(struct up_attention *a, const struct up_stage *s, const struct up_tensor *d,
                        const struct up_tensor *o, struct up_tensor *d_o)
 {
-    struct part part = take_part(a, s, UP_PARAM_WO, GRADIENT);
-    struct up_tiles tiles = tiles_of(a, &part);
+    struct part part = part_of(a, s, UP_PARAM_WO, true);
+    struct up_tiles tiles = slices_of(a, a->rows);
     for (int64_t i = 0; i < up_tiles_count(tiles); i++) {
         struct up_tile tile = up_tile_at(tiles, i);
         const void *rows = up_row(d, s->row + tile.first);
@@ -331,5 +396,5 @@ void up_stage_out_back(struct up_attention *a, const struct up_stage *s, const s
                         a->model->hidden, part.width, part.ld, 0);
         write_slots(a, s, &part, d_o, tile);
     }
-    drop_part(a, s, &part);
+    end_gradient(a, s, &part);
 }

@@ -26,7 +26,7 @@ enum {
      * plans on all machines. */
     WORK_FOR_PERCENT = 160000000,
     MOST_WORK = 400000000,
-    REPAIRS = 20, // tries of one order
+    REPAIRS = 40, // tries of one order
     VISIT = 8,    // what visiting a node costs besides, in ranges
     /* Ranges in a node's set: ALL_RANGES over the number of lives, within these. Steps stay far
      * below; it keeps large random inputs from quadratic time, at the price of some height. */
