@@ -138,7 +138,7 @@ static void test_a_gpu_program(void **state)
     assert_int_equal(run("gpu", ""), 0);
     printf("diagnostics: %s\n", ask("SELECT kind || ': ' || text FROM diagnostic"));
     assert_string_equal(
-        ask("SELECT t.bytes / 1048576 || ' ' || t.name || ' in ' || r.name || ' ' ||"
+        ask("SELECT (t.bytes / 1048576) || ' ' || t.name || ' in ' || r.name || ' ' ||"
             " t.phase || ' ' || (t.free_seq IS NOT NULL) FROM tensor t JOIN range r"
             " ON r.id = t.range_id WHERE t.space = 'device' ORDER BY alloc_seq"),
         "64 gpu_test_inject in forward forward 1, 192 gpu_test_inject in layer 3 "
