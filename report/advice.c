@@ -7,31 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum up_status read_meta(const struct up_run *run, const char *key, char **text,
-                                struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    struct up_query query = {0};
-    bool row;
-    *text = NULL;
-    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = ?1", UP_BIND_NONE, err));
-    up_query_bind_text(&query, 1, key);
-    UP_TRY(up_query_next(&query, &row, err));
-    *text = up_query_text(&query, 0);
-    if (!*text) UP_TRY(up_no_memory(err));
-    UP_TRY(up_query_end(&query, err));
-out:
-    up_query_close(&query);
-    return rc;
-}
-
 static enum up_status read_stored(const struct up_run *run, struct up_advice *advice,
                                   struct up_error *err)
 {
     enum up_status rc = UP_OK;
     char *text = NULL, *hash = NULL, made[17];
-    UP_TRY(read_meta(run, "config", &text, err));
-    UP_TRY(read_meta(run, "config_hash", &hash, err));
+    UP_TRY(up_query_meta(run, "config", &text, err));
+    UP_TRY(up_query_meta(run, "config_hash", &hash, err));
     UP_TRY(up_stored_run_read(text, run->path, &advice->stored, err));
     if (!up_config_hash(&advice->stored.config, made)) UP_TRY(up_no_memory(err));
     advice->same_hash = !strcmp(made, hash);

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +13,10 @@
 static enum up_status read_text(const struct up_run *run, const char *key, char *out, size_t size,
                                 struct up_error *err)
 {
-    enum up_status rc = UP_OK;
-    struct up_query query = {0};
-    bool row;
-    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = ?1", UP_BIND_NONE, err));
-    up_query_bind_text(&query, 1, key);
-    UP_TRY(up_query_next(&query, &row, err));
-    up_query_copy(&query, 0, out, size);
-    UP_TRY(up_query_end(&query, err));
-out:
-    up_query_close(&query);
+    char *text;
+    enum up_status rc = up_query_meta(run, key, &text, err);
+    if (!rc) snprintf(out, size, "%s", text);
+    free(text);
     return rc;
 }
 

@@ -3,10 +3,8 @@
 #include "report/report.h"
 #include "report/whatis.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct whatis_options {
     struct up_report_options report;
@@ -88,27 +86,11 @@ static const struct up_option options[] = {
 static enum up_status read_model(const struct whatis_options *o, struct up_model *model,
                                  struct up_error *err)
 {
-    enum up_status rc = UP_OK;
-    struct stat status;
+    bool folder;
     if (!o->model)
         return up_fail(err, UP_USAGE, "--model: expected a Hugging Face folder or one of %s",
                        up_model_preset_names());
-    if (!up_model_preset(o->model, model)) {
-        bool there = !stat(o->model, &status);
-        if (!there && up_errno_status(errno) == UP_FAILED)
-            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", o->model,
-                           strerror(errno)));
-        if (!there || !S_ISDIR(status.st_mode))
-            UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
-                           o->model, up_model_preset_names()));
-        UP_TRY(up_model_read_config(o->model, model, err));
-    }
-    if (o->layers > model->layers)
-        UP_TRY(up_fail(err, UP_USAGE, "--layers %lld: %s has %lld", (long long)o->layers, o->model,
-                       (long long)model->layers));
-    if (o->layers) model->layers = o->layers;
-out:
-    return rc;
+    return up_model_find(o->model, false, o->layers, model, &folder, err);
 }
 
 // "58.15GiB", or the two words "58.15 GiB" as they stand in a message.

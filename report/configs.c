@@ -9,25 +9,14 @@
 enum up_status up_config_stored(const struct up_run *run, json_t **config, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_query query = {0};
     json_error_t error = {0};
-    bool row;
+    char *text;
     *config = NULL;
-    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = 'config'", UP_BIND_NONE,
-                         err));
-    UP_TRY(up_query_next(&query, &row, err));
-    char *text = up_query_text(&query, 0);
-    if (!text) UP_TRY(up_no_memory(err));
+    UP_TRY(up_query_meta(run, "config", &text, err));
     *config = json_loads(text, 0, &error);
-    free(text);
-    UP_TRY(up_query_end(&query, err));
-    if (!*config && json_error_code(&error) == json_error_out_of_memory) UP_TRY(up_no_memory(err));
+    if (!*config && json_error_code(&error) == json_error_out_of_memory) rc = up_no_memory(err);
 out:
-    up_query_close(&query);
-    if (rc != UP_OK) {
-        json_decref(*config);
-        *config = NULL;
-    }
+    free(text);
     return rc;
 }
 

@@ -144,3 +144,21 @@ enum up_status up_grow(void *items, int64_t count, int64_t *capacity, size_t siz
     *capacity = wanted;
     return UP_OK;
 }
+
+enum up_status up_query_meta(const struct up_run *run, const char *key, char **text,
+                             struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    bool row;
+    *text = NULL;
+    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = ?1", UP_BIND_NONE, err));
+    up_query_bind_text(&query, 1, key);
+    UP_TRY(up_query_next(&query, &row, err));
+    *text = up_query_text(&query, 0);
+    if (!*text) UP_TRY(up_no_memory(err));
+    UP_TRY(up_query_end(&query, err));
+out:
+    up_query_close(&query);
+    return rc;
+}

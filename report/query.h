@@ -49,6 +49,10 @@ void up_query_copy(const struct up_query *query, int column, char *out, size_t s
 enum up_status up_query_value(const struct up_run *run, const char *sql, const int64_t *bind,
                               int count, int64_t if_null, int64_t *value, struct up_error *err);
 
+/* What meta has under `key`, to be freed; "" where it has not. */
+enum up_status up_query_meta(const struct up_run *run, const char *key, char **text,
+                             struct up_error *err);
+
 enum up_status up_no_memory(struct up_error *err);
 
 /* A sum that stays at the end of the range rather than wrap: sizes in a file may be anything. */

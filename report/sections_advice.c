@@ -272,26 +272,26 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
  */
 
 // "Switch on: 3.26 TiB now, 78.8 GiB with 7 techniques, exact (dry re-runs)", the text's alone.
-static void say_path(struct up_emitter *emitter, const struct up_advice *advice)
+void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t then_bytes,
+                          int techniques, const char *how)
 {
     char bytes[UP_UNITS_TEXT], text[CELL];
-    const struct up_forecast *now = advice->now.forecast, *end;
-    if (!advice->path_count || now->beyond) return;
-    end = advice->path[advice->path_count - 1].to.forecast;
     up_emit_table_heading_begin(emitter);
-    up_format_bytes(bytes, (uint64_t)now->peak_bytes);
-    up_emit_piece(emitter, "Switch on: peak {} now", bytes);
-    up_format_bytes(bytes, (uint64_t)end->peak_bytes);
-    snprintf(text, sizeof text, "%s with %d technique%s", bytes, advice->path_count,
-             advice->path_count == 1 ? "" : "s");
+    up_emit_piece(emitter, "Switch on: peak {} now", up_format_bytes(bytes, (uint64_t)now_bytes));
+    snprintf(text, sizeof text, "%s with %d technique%s",
+             up_format_bytes(bytes, (uint64_t)then_bytes), techniques, techniques == 1 ? "" : "s");
     up_emit_piece(emitter, "{}", text);
-    up_emit_piece(emitter, "{}", "exact (dry re-runs)");
+    up_emit_piece(emitter, "{}", how);
     up_emit_line_end(emitter);
 }
 
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice)
 {
-    say_path(emitter, advice);
+    const struct up_forecast *now = advice->now.forecast;
+    if (advice->path_count && !now->beyond)
+        up_section_switch_on(emitter, now->peak_bytes,
+                             advice->path[advice->path_count - 1].to.forecast->peak_bytes,
+                             advice->path_count, "exact (dry re-runs)");
     up_emit_object_begin(emitter, "advice");
     up_section_path(emitter, advice);
     emit_machine(emitter, advice);

@@ -13,6 +13,10 @@ void up_section_ladder(struct up_emitter *emitter, const struct up_advice *advic
 
 /* "path": one technique after the other, and "path_options", what to type for all of them. */
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice);
+/* The heading of a path, in the text alone: "Switch on: peak 3.26 TiB now, 78.8 GiB with 7
+ * techniques". `how` it is known. */
+void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t then_bytes,
+                          int techniques, const char *how);
 /* The same in an object "advice", for the summary. */
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice);
 

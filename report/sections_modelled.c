@@ -1,4 +1,5 @@
 #include "report/sections_modelled.h"
+#include "report/sections_advice.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -259,24 +260,12 @@ void up_section_modelled_fit(struct up_emitter *emitter, const struct up_modelle
     up_emit_object_end(emitter);
 }
 
-static void say_path(struct up_emitter *emitter, const struct up_modelled *m)
-{
-    char bytes[UP_UNITS_TEXT], text[CELL];
-    if (!m->path_count) return;
-    up_emit_table_heading_begin(emitter);
-    up_format_bytes(bytes, (uint64_t)m->now.peak_bytes);
-    up_emit_piece(emitter, "Switch on: peak {} now", bytes);
-    up_format_bytes(bytes, (uint64_t)m->path[m->path_count - 1].peak_bytes);
-    snprintf(text, sizeof text, "%s with %d technique%s", bytes, m->path_count,
-             m->path_count == 1 ? "" : "s");
-    up_emit_piece(emitter, "{}", text);
-    up_emit_piece(emitter, "{}", "modelled (advise tells the rules)");
-    up_emit_line_end(emitter);
-}
-
 void up_section_modelled_advice(struct up_emitter *emitter, const struct up_modelled *modelled)
 {
-    say_path(emitter, modelled);
+    if (modelled->path_count)
+        up_section_switch_on(emitter, modelled->now.peak_bytes,
+                             modelled->path[modelled->path_count - 1].peak_bytes,
+                             modelled->path_count, "modelled (advise tells the rules)");
     up_emit_object_begin(emitter, "advice");
     up_section_modelled_path(emitter, modelled);
     emit_room(emitter, modelled);

@@ -53,24 +53,6 @@ out:
 /* --- Once more --------------------------------------------------------------------------------
  */
 
-// To be freed; "" where meta has no such key.
-static enum up_status meta_text(const struct up_run *run, const char *key, char **text,
-                                struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    struct up_query query = {0};
-    bool row;
-    UP_TRY(up_query_open(&query, run, "SELECT value FROM meta WHERE key = ?1", UP_BIND_NONE, err));
-    up_query_bind_text(&query, 1, key);
-    UP_TRY(up_query_next(&query, &row, err));
-    *text = up_query_text(&query, 0);
-    if (!*text) UP_TRY(up_no_memory(err));
-    UP_TRY(up_query_end(&query, err));
-out:
-    up_query_close(&query);
-    return rc;
-}
-
 enum up_status up_timed_rerun(const struct up_run *run, int64_t rank,
                               const struct up_figures *figures, int64_t most,
                               struct up_rerun *rerun, struct up_error *why, struct up_error *err)
@@ -78,8 +60,8 @@ enum up_status up_timed_rerun(const struct up_run *run, int64_t rank,
     enum up_status rc = UP_OK;
     char *config = NULL, *hash = NULL;
     *rerun = (struct up_rerun){.step_s = NAN};
-    UP_TRY(meta_text(run, "config", &config, err));
-    UP_TRY(meta_text(run, "config_hash", &hash, err));
+    UP_TRY(up_query_meta(run, "config", &config, err));
+    UP_TRY(up_query_meta(run, "config_hash", &hash, err));
     rc = up_rerun_step(&(struct up_rerun_of){run->path, config, hash, rank}, figures, most, rerun,
                        why);
     if (rc == UP_FAILED) UP_TRY(up_fail(err, UP_FAILED, "%s", why->text));

@@ -1,9 +1,7 @@
 #include "trainer/options.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MAX_THREADS = 256 }; // ranks on cpu
 
@@ -101,8 +99,8 @@ const struct up_option up_train_option_table[] = {
      .value = "N",
      .min = 1,
      .max = 4096,
-     .help = "with --device cpu: threads that a rank computes with; by default one per core, and "
-             "one where there are several ranks"},
+     .help = "threads of the host that a rank works with; by default its share of the cores, and "
+             "with --device cpu one where there are several ranks"},
     {.name = "chaos",
      .kind = UP_OPTION_INTEGER,
      .field = FIELD(chaos),
@@ -394,32 +392,6 @@ static const char *model_name(const struct up_train_options *options)
     return options->model ? options->model : options->resume ? options->resume : "tiny";
 }
 
-static enum up_status resolve_model(const struct up_train_options *options, struct up_model *model,
-                                    bool *folder, struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    struct stat status;
-    const char *name = model_name(options);
-    *folder = false;
-    if (name == options->resume || !up_model_preset(name, model)) {
-        bool there = !stat(name, &status);
-        if (!there && up_errno_status(errno) == UP_FAILED)
-            UP_TRY(up_fail(err, UP_FAILED, "--model %s: cannot be looked at: %s", name,
-                           strerror(errno)));
-        if (!there || !S_ISDIR(status.st_mode))
-            UP_TRY(up_fail(err, UP_USAGE, "--model %s: expected a Hugging Face folder or one of %s",
-                           name, up_model_preset_names()));
-        UP_TRY(up_model_read_config(name, model, err));
-        *folder = true;
-    }
-    if (options->layers > model->layers)
-        UP_TRY(up_fail(err, UP_USAGE, "--layers %lld: %s has %lld", (long long)options->layers,
-                       name, (long long)model->layers));
-    if (options->layers) model->layers = options->layers;
-out:
-    return rc;
-}
-
 // The ladder of --stack: what a rung sets is what it and those before it say.
 enum rung {
     RUNG_NONE,
@@ -487,7 +459,9 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
     *config =
         (struct up_config){.seq = options->seq, .batch = options->batch, .accum = options->accum};
     UP_TRY(resolve_kind(options, config, err));
-    UP_TRY(resolve_model(options, &config->model, folder, err));
+    const char *name = model_name(options);
+    UP_TRY(
+        up_model_find(name, name == options->resume, options->layers, &config->model, folder, err));
     if (options->active_layers > config->model.layers)
         UP_TRY(up_fail(err, UP_USAGE, "--active-layers %lld: %s has %lld layers",
                        (long long)options->active_layers, config->model.name,

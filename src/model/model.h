@@ -36,6 +36,11 @@ enum up_status up_model_check(const struct up_model *model, const char *source,
 enum up_status up_model_read_config(const char *folder, struct up_model *model,
                                     struct up_error *err);
 
+/* What --model NAME and --layers N (0: all) mean: a preset, or (`only_folder`: nothing but) a
+ * Hugging Face folder; *folder tells which. UP_USAGE names the option and what was expected. */
+enum up_status up_model_find(const char *name, bool only_folder, int64_t layers,
+                             struct up_model *model, bool *folder, struct up_error *err);
+
 /* A parameter's place in the model. */
 enum up_param_unit { UP_UNIT_EMBED, UP_UNIT_BLOCK, UP_UNIT_HEAD };
 
