@@ -3,8 +3,9 @@
  *
  * A stage handles the config's stage heads over the whole group; with all heads in one stage
  * (--upipe off) this is plain Ulysses, with one rank plain attention. Stages use the same buffers
- * one after the other: q, k, v and o of one stage are all that exists beside x and the output. K
- * and V are made in the stages where their heads change and stay for those that share them.
+ * one after the other: q, k, v and o of one stage, and o of the one before while it is on its way,
+ * are all that exists beside x and the output. K and V are made in the stages where their heads
+ * change and stay for those that share them.
  *
  * In the backward the incoming gradient first gives every stage's d_o and the out-projection's
  * gradient, in one go; then it becomes the accumulator of dx, to which each stage adds its own

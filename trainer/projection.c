@@ -2,7 +2,7 @@
  *
  * A stage has heads of every rank: some rows of Wq, Wk and Wv (columns of Wo) here and there, and
  * slots of q, k, v and o that each hold one rank's heads. A product per slot would be thin (a head
- * or two wide, at an eighth of the GPU's rate) and, where slots add up, would read and write its
+ * or two wide, at half the GPU's rate) and, where slots add up, would read and write its
  * result once per slot. So the stage's part of a weight is gathered once, a slice of tokens of all
  * slots lies side by side while it is worked on, and each product is one, as wide as the stage.
  * What that takes is small: a slice of the stage's heads, and its part of the weights. With one

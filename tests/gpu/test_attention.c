@@ -8,6 +8,7 @@
 #include "ops/ops_impl.h"
 #if UPIPE_CUDA
 #include "ops/cuda/attention_cuda.h"
+#include "ops/cuda/attention_own.h"
 #endif
 
 #include <dlfcn.h>
@@ -272,7 +273,10 @@ static const char *why_own(struct rig *rig, const struct up_attention_shape *s)
 static enum up_status prepare(struct rig *rig, const struct up_attention_shape *s,
                               struct up_error *err)
 {
-    return up_cuda_attention_prepare(cuda_of(rig), s, err);
+    bool empty = s->batch == 0 || s->seq == 0 || s->heads == 0;
+    const char *refused = up_attention_own_refuses(s->head_dim);
+    if (empty || !why_own(rig, s) || !refused) return UP_OK;
+    return up_fail(err, UP_FAILED, "attention: %s", refused);
 }
 
 static bool expects_cudnn(struct rig *rig)

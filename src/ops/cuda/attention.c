@@ -303,6 +303,16 @@ static bool may_use_cudnn(struct call *call, struct state *state)
     return call->cudnn != NULL;
 }
 
+/* Of our own kernels; says what they do not serve rather than that they failed. */
+static void try_own(struct up_cuda *cuda, const struct up_attention_shape *s, cudaError_t status)
+{
+    const char *refused = up_attention_own_refuses(s->head_dim);
+    if (refused)
+        up_cuda_fail(cuda, "attention: %s", refused);
+    else
+        up_cuda_try(cuda, status, "attention");
+}
+
 void up_cuda_attention_forward(const void *args, struct up_cuda *cuda)
 {
     const struct up_attention_forward_args *a = args;
@@ -313,7 +323,7 @@ void up_cuda_attention_forward(const void *args, struct up_cuda *cuda)
     if (may_use_cudnn(&call, state) && has_forward_plans(&call, &state->why))
         forward_on_cudnn(&call, a);
     else
-        up_cuda_try(cuda, up_attention_own_forward(a, up_cuda_stream(cuda)), "attention_forward");
+        try_own(cuda, &a->shape, up_attention_own_forward(a, up_cuda_stream(cuda)));
 }
 
 void up_cuda_attention_backward(const void *args, struct up_cuda *cuda)
@@ -326,10 +336,10 @@ void up_cuda_attention_backward(const void *args, struct up_cuda *cuda)
     if (may_use_cudnn(&call, state) && has_backward_plans(&call, a->accumulate, &state->why))
         backward_on_cudnn(&call, a);
     else
-        up_cuda_try(cuda, up_attention_own_backward(a, up_cuda_stream(cuda)), "attention_backward");
+        try_own(cuda, &a->shape, up_attention_own_backward(a, up_cuda_stream(cuda)));
 }
 
-/* --- Ahead of time ---------------------------------------------------------------------------- */
+/* --- Which kernels ---------------------------------------------------------------------------- */
 
 const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_attention_shape *shape)
 {
@@ -340,15 +350,6 @@ const char *up_cuda_attention_why_own(struct up_cuda *cuda, const struct up_atte
                  has_backward_plans(&call, false, &state->why) &&
                  has_backward_plans(&call, true, &state->why);
     return cudnn ? NULL : state->why.text;
-}
-
-enum up_status up_cuda_attention_prepare(struct up_cuda *cuda,
-                                         const struct up_attention_shape *shape,
-                                         struct up_error *err)
-{
-    if (is_empty(shape) || !up_cuda_attention_why_own(cuda, shape)) return UP_OK;
-    const char *refused = up_attention_own_refuses(shape->head_dim);
-    return refused ? up_fail(err, UP_FAILED, "attention: %s", refused) : UP_OK;
 }
 
 void up_cuda_attention_force_own(struct up_cuda *cuda, bool own)

@@ -1,7 +1,7 @@
-/* Attention on cuda beyond the operation itself: building plans ahead of time, and asking which of
- * the two implementations serves a shape. cuDNN does where it is installed and was checked for the
- * GPU and the shape; our own kernels do everywhere else. Called from within a launch, or wherever
- * else a struct up_cuda is at hand. */
+/* Attention on cuda beyond the operation itself: asking which of the two implementations serves a
+ * shape, and choosing. cuDNN does where it is installed and was checked for the GPU and the shape;
+ * our own kernels do everywhere else. Called from within a launch, or wherever else a struct up_cuda
+ * is at hand. */
 #ifndef UP_OPS_CUDA_ATTENTION_CUDA_H
 #define UP_OPS_CUDA_ATTENTION_CUDA_H
 
@@ -11,13 +11,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* Builds what forward and backward of this shape (accumulating or not) need, which takes a second
- * or so at first, so that no later call of it allocates or compiles. UP_FAILED: no implementation
- * serves the shape on this GPU. */
-enum up_status up_cuda_attention_prepare(struct up_cuda *cuda,
-                                         const struct up_attention_shape *shape,
-                                         struct up_error *err);
 
 /* NULL where cuDNN serves the shape; else one line that says why our own kernels do. The text is
  * good until the next call with this device. */
