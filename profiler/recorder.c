@@ -75,7 +75,14 @@ static void ask_devices(struct up_recorder *recorder, int64_t now)
     }
 }
 
-// On the device's clock, as far as the newest event tells it.
+// The time of a source's device; where it is not to be asked, as far as the newest event tells it.
+static int64_t device_ns(const struct source *source, int64_t now)
+{
+    if (source->device && source->device->kind != UP_DEVICE_DRY)
+        return source->device->ops->clock_ns(source->device);
+    return source->last_ns + now - source->seen_ns;
+}
+
 static void sample(struct up_recorder *recorder)
 {
     int64_t now = up_clock_ns(), host = resident_bytes();
@@ -83,8 +90,8 @@ static void sample(struct up_recorder *recorder)
     ask_devices(recorder, now);
     for (int i = 0; i < recorder->source_count; i++) {
         const struct source *source = &recorder->sources[i];
-        up_store_usage(recorder->store, up_trace_rank(source->trace),
-                       source->last_ns + now - source->seen_ns, source->device_used_bytes, host);
+        up_store_usage(recorder->store, up_trace_rank(source->trace), device_ns(source, now),
+                       source->device_used_bytes, host);
     }
 }
 

@@ -149,7 +149,7 @@ static void fill_place(struct member *member)
     char *host = member->host->data;
 #pragma omp parallel for
     for (int64_t i = 0; i < bytes / width; i++) {
-        float number = (float)up_random_normal(3, (uint64_t)member->number, (uint64_t)i);
+        float number = up_random_normal(3, (uint64_t)member->number, (uint64_t)i);
         // bf16 is the upper half of an fp32.
         memcpy(host + i * width, (char *)&number + (sizeof number - (size_t)width), (size_t)width);
     }

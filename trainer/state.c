@@ -2,7 +2,10 @@
 #include "mem/arena.h"
 #include "ops/ops.h"
 
-enum { STAGING_ELEMENTS = 1 << 22 }; // 16 MiB
+enum {
+    STAGING_ELEMENTS = 1 << 22, // 16 MiB
+    FILL_ELEMENTS = 1 << 14     // that one thread makes at a time
+};
 
 static struct up_tensor *tensor_of(const struct up_unit *unit, enum up_state_kind kind)
 {
@@ -127,10 +130,13 @@ static enum up_status visit_random(struct up_state_visitor *visitor, const struc
     (void)err;
     bool norm = param->dims == 1;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; i++)
-        elements[i] = norm ? 1
-                           : source->std * up_random_normal(source->seed, (uint64_t)index,
-                                                            (uint64_t)(first + i));
+    for (int64_t at = 0; at < count; at += FILL_ELEMENTS) {
+        int64_t here = up_min(FILL_ELEMENTS, count - at);
+        if (!norm)
+            up_random_normals(source->seed, (uint64_t)index, (uint64_t)(first + at), source->std,
+                              here, elements + at);
+        for (int64_t i = at; norm && i < at + here; i++) elements[i] = 1;
+    }
     return UP_OK;
 }
 

@@ -2,6 +2,8 @@
 #include "tests/model/scratch.h"
 #include "model/model.h"
 
+#include <math.h>
+
 // Parameter counts as the publishers' model cards and weight files have them, a tied head once.
 static const struct {
     const char *name;

@@ -8,6 +8,7 @@
 
 #include "ops/ops_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

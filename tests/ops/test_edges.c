@@ -3,6 +3,7 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/ops_impl.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>

@@ -9,6 +9,7 @@
 #include "reference.h"
 
 #include <omp.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <cmocka.h>

@@ -2,6 +2,7 @@
  */
 #include "reference.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <cmocka.h>
 

@@ -10,6 +10,8 @@
 #include "ops/cpu/attention_impl.h"
 #include "ops/ops_impl.h"
 
+#include <math.h>
+
 enum { BLOCK = UP_ATTENTION_BLOCK };
 
 /* Query rows [row, row + rows) of a head and key rows [key, key + keys) of its KV head. */

@@ -5,6 +5,7 @@
 #include "ops/ops_impl.h"
 
 #include <limits.h>
+#include <math.h>
 
 enum { BLOCK = UP_ATTENTION_BLOCK };
 

@@ -2,6 +2,8 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/ops_impl.h"
 
+#include <math.h>
+
 enum {
     MASKED = -100,
     RUN = 1024, // logits whose exps are summed in fp32, before they go to an fp64 sum

@@ -5,6 +5,8 @@
 
 #include "ops/cpu/cpu_impl.h"
 
+#include <math.h>
+
 /* 1 / sqrt(mean(x^2) + epsilon) */
 UP_CPU_INLINE float up_cpu_inverse_rms(const float *x, int64_t width, float epsilon)
 {

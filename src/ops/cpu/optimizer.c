@@ -2,6 +2,8 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/ops_impl.h"
 
+#include <math.h>
+
 UP_CPU_HOT static double squares(const float *x, int64_t count)
 {
     double sum = 0;

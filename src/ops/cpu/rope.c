@@ -3,6 +3,8 @@
 #include "ops/cpu/norm_impl.h"
 #include "ops/ops_impl.h"
 
+#include <math.h>
+
 enum {
     HEAD_DIM_MAX = 512,
     PARTIALS = 16, // pieces that the rows are cut into for the weight's gradient
