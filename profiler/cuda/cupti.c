@@ -1,20 +1,64 @@
+#define _GNU_SOURCE // dl_iterate_phdr
 #include "profiler/cuda/cupti.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#define CUPTI_FILE "libcupti.so." UP_CUPTI_MAJOR
+
+enum { PATH_TEXT = 4096 };
+
+static void *open_file(const char *path)
+{
+    return dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+}
+
+// Leaves the folder of the CUDA runtime that the program has loaded, or "".
+static int find_runtime(struct dl_phdr_info *object, size_t size, void *folder)
+{
+    const char *slash = object->dlpi_name ? strrchr(object->dlpi_name, '/') : NULL;
+    (void)size;
+    if (!slash || strncmp(slash, "/libcudart.so", strlen("/libcudart.so")) != 0) return 0;
+    snprintf(folder, PATH_TEXT, "%.*s", (int)(slash - object->dlpi_name), object->dlpi_name);
+    return 1;
+}
+
+// As toolkits and Python's packages lay their libraries out.
+static void *open_beside_runtime(void)
+{
+    static const char *const places[] = {"", "/../../cuda_cupti/lib", "/../extras/CUPTI/lib64"};
+    char folder[PATH_TEXT] = "", path[PATH_TEXT + 64];
+    void *library = NULL;
+    dl_iterate_phdr(find_runtime, folder);
+    for (int i = 0; *folder && !library && i < UP_COUNT(places); i++) {
+        snprintf(path, sizeof path, "%s%s/" CUPTI_FILE, folder, places[i]);
+        library = open_file(path);
+    }
+    return library;
+}
+
+// The file of UPIPE_CUPTI alone, where that is set.
+static const char *wanted(void)
+{
+    const char *path = getenv("UPIPE_CUPTI");
+    return path && *path ? path : NULL;
+}
+
+/* What the program has loaded itself, as PyTorch has, comes first, then what belongs to its CUDA,
+ * then the system's. */
 static void *open_library(void)
 {
-    static const char *const names[] = {
-        "libcupti.so." UP_CUPTI_MAJOR, "libcupti.so",
-        "/usr/local/cuda/lib64/libcupti.so." UP_CUPTI_MAJOR,
-        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so." UP_CUPTI_MAJOR};
-    for (int i = 0; i < UP_COUNT(names); i++) {
-        void *library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
-        if (library) return library;
-    }
-    return NULL;
+    static const char *const names[] = {CUPTI_FILE, "libcupti.so",
+                                        "/usr/local/cuda/lib64/" CUPTI_FILE,
+                                        "/usr/local/cuda/extras/CUPTI/lib64/" CUPTI_FILE};
+    if (wanted()) return open_file(wanted());
+    void *library = dlopen(CUPTI_FILE, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!library) library = open_beside_runtime();
+    for (int i = 0; !library && i < UP_COUNT(names); i++) library = open_file(names[i]);
+    return library;
 }
 
 static const char *find_functions(struct up_cupti *cupti)
@@ -48,7 +92,7 @@ bool up_cupti_open(struct up_cupti *cupti, char *why, size_t size)
     uint32_t version = 0;
     *cupti = (struct up_cupti){.library = open_library()};
     if (!cupti->library) {
-        snprintf(why, size, "CUPTI is not here (libcupti.so." UP_CUPTI_MAJOR ")");
+        snprintf(why, size, "CUPTI is not here (%s)", wanted() ? wanted() : CUPTI_FILE);
         return false;
     }
     const char *missing = find_functions(cupti);
