@@ -28,7 +28,8 @@ struct up_timed_list {
 
 /* A rate is the median over the work of its sort that was bound by it, weighted by time: work that
  * took about as long as the shortest of all is bound by its launch, and products that took as long
- * as memory takes for their bytes by memory. Work that is alike counts as its median. */
+ * as memory takes for their bytes by memory. Work that is alike counts as its median,
+ * collectives as their shortest. */
 struct up_rate {
     double value;    // NaN: it cannot be told
     int64_t samples; // that it is the median of

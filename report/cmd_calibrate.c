@@ -117,6 +117,52 @@ static enum up_status take_capacity(struct calibration *c, struct up_error *err)
     return UP_OK;
 }
 
+// What libraries held of a device as the last step began, of the rank where that was most.
+static const char held_sql[] =
+    "SELECT max(bytes) FROM (SELECT rank, sum(bytes) AS bytes FROM device_alloc,"
+    " (SELECT max(begin_ns) AS ns FROM step) WHERE space = 'device' AND owner = ?1 AND bytes > 0"
+    " AND alloc_ns <= ns AND (free_ns IS NULL OR free_ns > ns) GROUP BY rank)";
+
+// NCCL's own, as a machine file has it: of two ranks, and what each further one of a host adds.
+static double of_two_ranks(const struct calibration *c, double bytes)
+{
+    double beyond = (double)c->facts.ranks - 2, node = c->base.of[UP_FIGURE_NODE_DEVICES];
+    if (node > 0) beyond = fmin(beyond, node - 2);
+    return bytes - fmax(beyond, 0) * c->base.of[UP_FIGURE_NCCL_RANK];
+}
+
+static enum up_status take_libraries(struct calibration *c, struct up_error *err)
+{
+    static const struct {
+        enum up_machine_figure figure;
+        const char *owner;
+    } libraries[] = {{UP_FIGURE_CONTEXT, "context"},
+                     {UP_FIGURE_CUBLAS, "cublas"},
+                     {UP_FIGURE_CUDNN, "cudnn"},
+                     {UP_FIGURE_NCCL, "nccl"}};
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    char text[512];
+    bool row;
+    for (int i = 0; i < UP_COUNT(libraries) && !c->facts.dry; i++) {
+        enum up_machine_figure figure = libraries[i].figure;
+        UP_TRY(up_query_open(&query, &c->run, held_sql, UP_BIND_NONE, err));
+        up_query_bind_text(&query, 1, libraries[i].owner);
+        UP_TRY(up_query_next(&query, &row, err));
+        double bytes = (double)up_query_integer(&query, 0, 0);
+        up_query_close(&query);
+        if (figure == UP_FIGURE_NCCL) bytes = of_two_ranks(c, bytes);
+        if (!(bytes > 0) || bytes >= 0x1p59) continue;
+        c->machine.of[figure] = bytes;
+        snprintf(text, sizeof text, "what it held of a device, %s", c->run.path);
+        set_source(c, figure, text);
+        c->learnt[figure] = true;
+    }
+out:
+    up_query_close(&query);
+    return rc;
+}
+
 static void take_rest_from_base(struct calibration *c)
 {
     char text[512];
@@ -184,7 +230,9 @@ static void emit_value(struct up_emitter *emitter, enum up_machine_figure figure
 static void emit_source(struct up_emitter *emitter, const struct calibration *c, int figure)
 {
     char text[128];
-    snprintf(text, sizeof text, "what the device could hold");
+    snprintf(text, sizeof text,
+             figure == UP_FIGURE_DEVICE_BYTES ? "what the device could hold"
+                                              : "what it held of a device");
     if (c->rates.of[figure].samples)
         snprintf(text, sizeof text, "%s, %lld step%s",
                  figure == UP_FIGURE_LAUNCH ? "lower quartile" : "median by time",
@@ -266,6 +314,7 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
     if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));
     take_rates(c);
     UP_TRY(take_capacity(c, err));
+    UP_TRY(take_libraries(c, err));
     take_rest_from_base(c);
     if (c->no_memory) UP_TRY(up_no_memory(err));
     UP_TRY(forecast_again(c, err));

@@ -10,7 +10,8 @@
 static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
 
 struct forecast {
-    int64_t id, peak_bytes, host_bytes; // host_bytes UP_NONE where it was not told
+    int64_t id, peak_bytes;
+    int64_t host_bytes; // UP_NONE where it was not told
     double step_s;                      // NaN likewise
     char options[UP_META_TEXT], config_hash[UP_META_TEXT];
 };
@@ -48,15 +49,17 @@ out:
     return rc;
 }
 
-// The categories of a forecast, as a live set has them.
+// The categories of a forecast, as a live set has them, and what the device holds beside tensors.
 static enum up_status read_categories(const struct up_run *run, int64_t id,
-                                      struct up_live_groups *groups, struct up_error *err)
+                                      struct up_live_groups *groups, int64_t *beside,
+                                      struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
     int64_t capacity = 0;
     bool row;
     *groups = (struct up_live_groups){0};
+    *beside = UP_NONE;
     UP_TRY(up_query_open(&query, run,
                          "SELECT category, bytes FROM prediction_category"
                          " WHERE prediction_id = ?1 ORDER BY category",
@@ -66,9 +69,14 @@ static enum up_status read_categories(const struct up_run *run, int64_t id,
         if (!row) break;
         UP_TRY(up_grow(&groups->items, groups->count, &capacity, sizeof *groups->items, err));
         char *name = up_query_text(&query, 0);
+        int64_t bytes = up_query_integer(&query, 1, 0);
         if (!name) UP_TRY(up_no_memory(err));
-        groups->items[groups->count++] =
-            (struct up_live_group){.name = name, .bytes = up_query_integer(&query, 1, 0)};
+        if (!strcmp(name, UP_STORE_BESIDE)) {
+            *beside = up_max(bytes, 0);
+            free(name);
+            continue;
+        }
+        groups->items[groups->count++] = (struct up_live_group){.name = name, .bytes = bytes};
     }
 out:
     up_query_close(&query);
@@ -135,13 +143,16 @@ static enum up_status score_one(struct up_emitter *emitter, const struct up_run 
     enum up_status rc = UP_OK;
     struct up_live_groups groups = {0};
     struct up_pairs pairs = {0};
+    int64_t beside, device = up_measured_device(m);
     emit_bytes_line(emitter, f, "peak", false, f->peak_bytes, up_measured_peak(m));
-    UP_TRY(read_categories(old, f->id, &groups, err));
+    UP_TRY(read_categories(old, f->id, &groups, &beside, err));
     UP_TRY(up_pairs_make(&groups, &m->breakdown.categories, &pairs, err));
     for (int64_t i = 0; i < pairs.count; i++) {
         const struct up_pair *pair = &pairs.items[i];
         emit_bytes_line(emitter, f, pair->name, true, pair->bytes[0], pair->bytes[1]);
     }
+    if (beside != UP_NONE && device != UP_NONE)
+        emit_bytes_line(emitter, f, "device in all", false, up_sum(f->peak_bytes, beside), device);
     if (f->host_bytes != UP_NONE)
         emit_bytes_line(emitter, f, "host memory", false, f->host_bytes, up_measured_host(m));
     emit_time_line(emitter, f, m->facts.step_s);

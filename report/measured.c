@@ -35,6 +35,14 @@ int64_t up_measured_host(const struct up_measured *measured)
     return breakdown->host_peak.seq == UP_NONE ? 0 : breakdown->host_peak.peak_bytes;
 }
 
+int64_t up_measured_device(const struct up_measured *measured)
+{
+    const struct up_reconciliation *sums = &measured->breakdown.sums;
+    if (measured->breakdown.peak.rank == UP_NONE || sums->device_used_bytes == UP_NONE)
+        return UP_NONE;
+    return up_difference(sums->before_bytes, sums->device_used_bytes);
+}
+
 enum up_status up_measured_whole(const struct up_measured *measured, struct up_error *err)
 {
     const char *path = measured->run.path;

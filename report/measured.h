@@ -24,6 +24,10 @@ int64_t up_measured_peak(const struct up_measured *measured);
  * nothing was recorded. */
 int64_t up_measured_host(const struct up_measured *measured);
 
+/* What the device says is used at the peak, libraries included, less what was before the run;
+ * UP_NONE where it cannot tell. */
+int64_t up_measured_device(const struct up_measured *measured);
+
 /* UP_USAGE with one line where a run cannot be held against another: it did not end in order, or
  * nothing was recorded in it. */
 enum up_status up_measured_whole(const struct up_measured *measured, struct up_error *err);

@@ -133,15 +133,17 @@ static int by_work_and_time(const void *a, const void *b)
 }
 
 // Work that is alike takes as long as its median: what was held up by something else, on a machine
-// that others use too, would otherwise have the most to say.
+// that others use too, would otherwise have the most to say. A collective also lasts while it waits
+// for the other ranks: it takes as long as the shortest.
 static void level(struct up_timed_list *list)
 {
     if (list->count) qsort(list->items, (size_t)list->count, sizeof *list->items, by_work_and_time);
     for (int64_t i = 0, next; i < list->count; i = next) {
         for (next = i + 1; next < list->count; next++)
             if (by_work(&list->items[i], &list->items[next]) != 0) break;
-        double median = list->items[i + (next - i - 1) / 2].seconds;
-        for (int64_t k = i; k < next; k++) list->items[k].seconds = median;
+        bool waits = list->items[i].sort == UP_SORT_COLLECTIVE;
+        double seconds = list->items[waits ? i : i + (next - i - 1) / 2].seconds;
+        for (int64_t k = i; k < next; k++) list->items[k].seconds = seconds;
     }
 }
 

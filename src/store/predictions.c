@@ -22,11 +22,14 @@ int up_prediction_run(sqlite3 *db, sqlite3_stmt *row, sqlite3_stmt *category,
         up_row_run(row, UP_ROW_PREDICTION,
                    &(struct up_row){.texts = texts, .numbers = numbers, .reals = &p->step_s});
     int64_t id = sqlite3_last_insert_rowid(db);
-    for (int i = 0; i < UP_CATEGORY_COUNT && code == SQLITE_DONE; i++) {
-        const int64_t bytes[] = {id, p->category_bytes[i]};
-        if (!p->category_bytes[i]) continue;
+    for (int i = 0; i <= UP_CATEGORY_COUNT && code == SQLITE_DONE; i++) {
+        const char *beside = UP_STORE_BESIDE;
+        bool last = i == UP_CATEGORY_COUNT;
+        const int64_t bytes[] = {id, last ? p->beside_bytes : p->category_bytes[i]};
+        if (!bytes[1]) continue;
         code = up_row_run(category, UP_ROW_PREDICTION_CATEGORY,
-                          &(struct up_row){.texts = &up_category_names[i], .numbers = bytes});
+                          &(struct up_row){.texts = last ? &beside : &up_category_names[i],
+                                           .numbers = bytes});
     }
     return code;
 }

@@ -168,7 +168,8 @@ CREATE TABLE prediction (
   host_bytes INTEGER
 );
 
--- Bytes at a forecast's peak, by category.
+-- Bytes at a forecast's peak, by category; 'beside' is what a device holds beside tensors: free arena, and what
+-- libraries take.
 CREATE TABLE prediction_category (
   prediction_id INTEGER NOT NULL,
   category TEXT NOT NULL,

@@ -79,11 +79,14 @@ enum up_status up_store_device_free(struct up_store *store, int rank, uint64_t i
  * within it. Once, when all times are there. */
 enum up_status up_store_time_ranges(struct up_store *store);
 
+#define UP_STORE_BESIDE "beside" // stands for beside_bytes among a forecast's categories
+
 /* A forecast made from the run: one row of `prediction` and one per category that has bytes. */
 struct up_store_prediction {
     const char *options;     // the change of options; "" for the run as it is
     const char *config_hash; // of the run that it forecasts
     int64_t peak_bytes, host_bytes;
+    int64_t beside_bytes; // what a device holds beside tensors, 0: not known
     int64_t category_bytes[UP_CATEGORY_COUNT]; // at the peak
     enum up_phase phase;                       // of the peak
     double step_s;

@@ -72,7 +72,8 @@ static void test_weighted_by_time(void **state)
     struct up_timed items[] = {
         {UP_SORT_POINTWISE, 0.1, 0, 1},        {UP_SORT_COLLECTIVE, 100, 0, 1000},
         {UP_SORT_COLLECTIVE, 10, 0, 10},       {UP_SORT_COLLECTIVE, 10, 0, 10},
-        {UP_SORT_COLLECTIVE, 10, 0, 10},       {UP_SORT_TO_HOST, 3, 0, 3000},
+        {UP_SORT_COLLECTIVE, 15, 0, 10}, // waited
+        {UP_SORT_TO_HOST, 3, 0, 3000},
         {UP_SORT_TO_HOST, 4, 0, 8000},         {UP_SORT_TO_HOST, 5, 0, 25000},
         {UP_SORT_FROM_HOST, 0.15, 0, 1000000}, // as short as a launch
         {UP_SORT_MATMUL, 1, 1e6, NAN},         {UP_SORT_MATMUL, 1, 1e6, NAN},
@@ -291,6 +292,40 @@ static void test_foreign(void **state)
     json_decref(root);
 }
 
+// Of the rank with more, as the step began; NCCL's less what ranks beyond the second add.
+static void test_libraries(void **state)
+{
+    (void)state;
+    make_foreign("run.db",
+                 "UPDATE meta SET value = '4' WHERE key = 'ranks';"
+                 "INSERT INTO device_alloc VALUES"
+                 " (1, 0, 'context', 'device', 500000000, 0, NULL),"
+                 " (2, 1, 'context', 'device', 600000000, 0, NULL),"
+                 " (3, 0, 'cublas', 'device', 40000000, 0, NULL),"
+                 " (4, 0, 'cublas', 'device', 30000000, 0, NULL),"
+                 " (5, 0, 'cublas', 'device', 7000000, 0, 1),"
+                 " (6, 0, 'cublas', 'host', 5000000, 0, NULL),"
+                 " (7, 0, 'nccl', 'device', 3000000000, 0, NULL)");
+    struct up_figures generic;
+    struct up_error err = {0};
+    assert_int_equal(up_figures_find("generic", &generic, &err), UP_OK);
+    json_t *root = calibrate("run.db -o m.json");
+    const struct {
+        const char *name;
+        double bytes;
+    } rows[] = {{"context_bytes", 6e8},
+                {"cublas_bytes", 7e7},
+                {"nccl_bytes", 3e9 - 2 * generic.of[UP_FIGURE_NCCL_RANK]}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        assert_true(is_learnt(root, rows[i].name));
+        assert_true(json_number_value(json_object_get(figure_of(root, rows[i].name), "value")) ==
+                    rows[i].bytes);
+    }
+    assert_false(is_learnt(root, "cudnn_bytes"));
+    assert_false(is_learnt(root, "nccl_rank_bytes"));
+    json_decref(root);
+}
+
 static void test_names_a_lost_machine(void **state)
 {
     (void)state;
@@ -365,6 +400,7 @@ int main(void)
                                        TEST(test_file_is_read),
                                        TEST(test_cpu),
                                        TEST(test_foreign),
+                                       TEST(test_libraries),
                                        TEST(test_names_a_lost_machine),
                                        TEST(test_malformed),
                                        TEST(test_refusals)};

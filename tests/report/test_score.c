@@ -38,6 +38,7 @@ static void make_run(const char *path, const char *hash, const char *sql)
     " (2, '--tile-mlp 512', 'bbbbbbbbbbbbbbbb', 94371840, 'forward', 'mlp', 1.8, NULL),"           \
     " (3, '--upipe 8', 'cccccccccccccccc', 1, NULL, NULL, NULL, NULL);"                            \
     "INSERT INTO prediction_category VALUES (1, 'mlp', 62914560), (1, 'parameter', 41943040),"     \
+    " (1, 'beside', 104857600),"                                                                   \
     " (2, 'mlp', 41943040), (2, 'parameter', 41943040), (2, 'loss', 10485760)"
 
 static int enter(void **state)
@@ -116,6 +117,19 @@ static void test_against_itself(void **state)
     expect_line(scores, "peak", 100 * MIB, 100 * MIB);
     expect_line(scores, "host memory", 10 * MIB, 10 * MIB);
     assert_true(json_real_value(json_object_get(line_of(scores, "peak"), "relative")) == 0);
+    json_decref(scores);
+}
+
+// 220 MiB of the device were in use, 10 of them before the run, where 100 + 100 were forecast.
+static void test_device(void **state)
+{
+    (void)state;
+    make_run("used.db", "aaaaaaaaaaaaaaaa",
+             FORECASTS "; UPDATE rank SET baseline_used_bytes = 10485760;"
+                       "INSERT INTO usage SELECT 0, max(begin_ns), 230686720, NULL FROM step");
+    json_t *scores = scores_of("score used.db --json");
+    assert_int_equal(json_array_size(scores), 6);
+    expect_line(scores, "device in all", 200 * MIB, 210 * MIB);
     json_decref(scores);
 }
 
@@ -209,7 +223,7 @@ static void test_dry_forecasts_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(test_against_another), TEST(test_against_itself),
-                                       TEST(test_cannot_tell), TEST(test_malformed),
-                                       TEST(test_dry_forecasts_cpu)};
+                                       TEST(test_device),           TEST(test_cannot_tell),
+                                       TEST(test_malformed),        TEST(test_dry_forecasts_cpu)};
     return cmocka_run_group_tests_name("score", tests, NULL, NULL);
 }
