@@ -11,6 +11,7 @@ enum up_activity_kind {
     UP_ACTIVITY_FILL,
     UP_ACTIVITY_ALLOC,   // from the driver
     UP_ACTIVITY_RELEASE, // back to it
+    UP_ACTIVITY_POOL,    // what one of the driver's pools keeps for those who ask next (`bytes`)
 };
 
 /* Times are of the rank's clock. */
@@ -20,13 +21,19 @@ struct up_activity {
     uint32_t correlation[2];  // of the call that asked for it, as the driver and as the runtime
                               // number calls; 0: none. See marks.h
     uint32_t stream;          // as the driver numbers them
-    int64_t begin_ns, end_ns; // of ALLOC and RELEASE begin_ns alone
-    uint64_t address;         // of ALLOC and RELEASE
+    int64_t begin_ns, end_ns; // of ALLOC, RELEASE and POOL begin_ns alone
+    uint64_t address;         // of ALLOC and RELEASE; of POOL what the driver calls it
     int64_t bytes;
     enum up_space space;    // of ALLOC and RELEASE
     enum up_space from, to; // of COPY
     const char *name; // of KERNEL its symbol; of ALLOC the file of the library that asked, or NULL
 };
+
+static inline bool up_activity_is_memory(const struct up_activity *activity)
+{
+    return activity->kind == UP_ACTIVITY_ALLOC || activity->kind == UP_ACTIVITY_RELEASE ||
+           activity->kind == UP_ACTIVITY_POOL;
+}
 
 /* Who a library's memory is for: "nccl", "cublas", "cudnn", "cupti", "context" (the driver itself),
  * else the file's name without its folders; "unknown" for NULL and "". */

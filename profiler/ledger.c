@@ -26,7 +26,8 @@ struct up_ledger {
         uint64_t address;
         int64_t bytes;
     } arena[UP_SPACE_COUNT];
-    struct up_addresses open; // seen taken and not given back
+    struct up_addresses open;  // seen taken and not given back
+    struct up_addresses pools; // that keep something
     struct bracket *brackets;
     int64_t bracket_count, bracket_room, change_count, lost;
     struct change change[CHANGES_MAX];
@@ -45,6 +46,7 @@ void up_ledger_destroy(struct up_ledger *ledger)
 {
     if (!ledger) return;
     up_addresses_release(&ledger->open);
+    up_addresses_release(&ledger->pools);
     free(ledger->brackets);
     free(ledger);
 }
@@ -52,7 +54,7 @@ void up_ledger_destroy(struct up_ledger *ledger)
 int64_t up_ledger_bytes(const struct up_ledger *ledger)
 {
     return (int64_t)sizeof *ledger +
-           (int64_t)ledger->open.room * (int64_t)sizeof *ledger->open.rows +
+           (int64_t)(ledger->open.room + ledger->pools.room) * (int64_t)sizeof *ledger->open.rows +
            ledger->bracket_room * (int64_t)sizeof *ledger->brackets;
 }
 
@@ -162,20 +164,21 @@ static bool in_arena(const struct up_ledger *ledger, uint64_t address)
     return false;
 }
 
-static void close_alloc(struct up_ledger *ledger, struct up_held *held, int64_t ns)
+static void close_row(struct up_ledger *ledger, struct up_addresses *table, struct up_held *held,
+                      int64_t ns)
 {
     up_store_device_free(ledger->store, ledger->rank, held->id, ns);
     if (held->space == UP_SPACE_DEVICE) change_device(ledger, ns, -held->bytes);
-    up_addresses_remove(&ledger->open, held);
+    up_addresses_remove(table, held);
 }
 
-static void open_alloc(struct up_ledger *ledger, const struct up_activity *activity)
+static void open_row(struct up_ledger *ledger, struct up_addresses *table,
+                     const struct up_activity *activity, const char *owner)
 {
-    char owner[UP_OWNER_TEXT];
     struct up_held held = {activity->address, ++ledger->last_id, activity->bytes, activity->space};
-    up_addresses_put(&ledger->open, up_addresses_find(&ledger->open, held.address), &held);
+    up_addresses_put(table, up_addresses_find(table, held.address), &held);
     struct up_store_device_alloc row = {.id = held.id,
-                                        .owner = up_owner_of(owner, activity->name),
+                                        .owner = owner,
                                         .space = activity->space,
                                         .bytes = activity->bytes,
                                         .alloc_ns = activity->begin_ns};
@@ -183,15 +186,32 @@ static void open_alloc(struct up_ledger *ledger, const struct up_activity *activ
     if (row.space == UP_SPACE_DEVICE) change_device(ledger, row.alloc_ns, row.bytes);
 }
 
+// What it keeps is one row for as long as that is the same.
+static void see_pool(struct up_ledger *ledger, const struct up_activity *activity)
+{
+    struct up_held *held = up_addresses_find(&ledger->pools, activity->address);
+    if (held->id && held->bytes == activity->bytes) return;
+    if (held->id) close_row(ledger, &ledger->pools, held, activity->begin_ns);
+    if (activity->bytes > 0) open_row(ledger, &ledger->pools, activity, "async pool");
+}
+
+static void see_alloc(struct up_ledger *ledger, const struct up_activity *activity)
+{
+    char owner[UP_OWNER_TEXT];
+    // Also where its release was not seen, since the driver has given the address anew.
+    struct up_held *held = up_addresses_find(&ledger->open, activity->address);
+    if (held->id) close_row(ledger, &ledger->open, held, activity->begin_ns);
+    if (activity->kind == UP_ACTIVITY_ALLOC)
+        open_row(ledger, &ledger->open, activity, up_owner_of(owner, activity->name));
+}
+
 void up_ledger_seen(struct up_ledger *ledger, const struct up_activity *activity)
 {
-    if (in_arena(ledger, activity->address)) return;
-    if (!up_addresses_grow(&ledger->open)) {
+    bool pool = activity->kind == UP_ACTIVITY_POOL;
+    if (!pool && in_arena(ledger, activity->address)) return;
+    if (!up_addresses_grow(pool ? &ledger->pools : &ledger->open)) {
         ledger->lost++;
         return;
     }
-    // Also where its release was not seen, since the driver has given the address anew.
-    struct up_held *held = up_addresses_find(&ledger->open, activity->address);
-    if (held->id) close_alloc(ledger, held, activity->begin_ns);
-    if (activity->kind == UP_ACTIVITY_ALLOC) open_alloc(ledger, activity);
+    (pool ? see_pool : see_alloc)(ledger, activity);
 }

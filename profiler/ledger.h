@@ -3,7 +3,8 @@
  * Three sources, which must not count the same bytes twice:
  *
  *   the arena      tells what it takes from the system; what is seen at its addresses is left out
- *   what is seen   each allocation and release of the driver (CUPTI), by the library that asked
+ *   what is seen   each allocation and release of the driver (CUPTI), by the library that asked,
+ *                  and what the pools of cudaMallocAsync keep beside those ("async pool")
  *   brackets       by how much the use of the device grew while a library was set up. Part of that
  *                  was seen, or was the arena's, or another bracket's within: the rest is the
  *                  library's too, though nobody saw it taken (NCCL's buffers, kernels' code)
@@ -23,7 +24,7 @@ int64_t up_ledger_bytes(const struct up_ledger *ledger);              // host me
 
 /* An UP_EVENT_MEMORY. */
 void up_ledger_news(struct up_ledger *ledger, const struct up_event *event);
-/* An ALLOC or RELEASE. */
+/* An ALLOC, a RELEASE or a POOL. */
 void up_ledger_seen(struct up_ledger *ledger, const struct up_activity *activity);
 
 /* What could not be kept for want of memory. */

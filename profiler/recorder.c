@@ -233,7 +233,7 @@ static void take_ran(struct up_recorder *recorder, const struct up_activity *act
 
 void up_recorder_activity(struct up_recorder *recorder, const struct up_activity *activity)
 {
-    if (activity->kind == UP_ACTIVITY_ALLOC || activity->kind == UP_ACTIVITY_RELEASE) {
+    if (up_activity_is_memory(activity)) {
         struct source *source = source_of(recorder, activity->rank);
         if (source && ledger_of(source)) up_ledger_seen(source->ledger, activity);
     } else {

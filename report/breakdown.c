@@ -6,13 +6,14 @@
 
 /* Driver-level allocations in space ?3, by owner, that are held at ?2 (all, where that is
  * negative). ?4: of a program that is not ours every allocation that was seen is a tensor already,
- * and only what nobody saw its context take is left. */
+ * and what is left is what nobody saw its context take, and what the driver's pools keep. */
 static const char held_sql[] =
     "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc d WHERE rank = ?1 AND "
     "space = ?3"
     " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
-    " AND (?4 = 0 OR (owner = 'context' AND NOT EXISTS (SELECT 1 FROM tensor t WHERE"
-    "  t.rank = d.rank AND t.space = d.space AND t.alloc_ns = d.alloc_ns AND t.bytes = d.bytes)))"
+    " AND (?4 = 0 OR owner = 'async pool' OR (owner = 'context' AND NOT EXISTS"
+    "  (SELECT 1 FROM tensor t WHERE t.rank = d.rank AND t.space = d.space"
+    "  AND t.alloc_ns = d.alloc_ns AND t.bytes = d.bytes)))"
     " GROUP BY owner ORDER BY 2 DESC, 1";
 
 /* The sample nearest to ?2, of those between the same changes of what the driver has given, if

@@ -263,7 +263,11 @@ static enum up_status rehearse(struct up_group *group, struct up_rank *rank,
     struct up_cuda *cuda = up_device_cuda_launch(seat->device);
     if (group->deterministic) up_cuda_attention_force_own(cuda, true);
     // A plan that does not fit has no place to rehearse in; the step will find no memory either.
-    if (rank->plan) up_rehearse(rank, rehearsal, up_step_scrap(rank));
+    if (rank->plan) {
+        void *scrap = up_step_scrap(rank);
+        up_rehearse(rank, rehearsal, scrap);
+        up_step_scrap_end(rank, scrap);
+    }
     UP_TRY(up_cuda_check(seat->device, err));
     UP_TRY(up_comm_barrier(seat->world, err));
     void *scratch = up_cuda_scratch(cuda);

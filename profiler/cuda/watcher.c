@@ -306,6 +306,7 @@ static void set_up(struct up_watcher *watcher, bool kernels)
         return;
     }
     watcher->memory = enable(watcher, CUPTI_ACTIVITY_KIND_MEMORY2, "memory");
+    if (watcher->memory) enable(watcher, CUPTI_ACTIVITY_KIND_MEMORY_POOL, "memory pools");
     result = watcher->memory ? watcher->cupti.enable_source(1) : CUPTI_SUCCESS;
     if (result)
         keep_trouble(watcher, "CUPTI does not tell which library takes memory: %s",
@@ -455,6 +456,40 @@ static bool of_memory(const struct up_watcher *watcher, const CUpti_ActivityMemo
     return true;
 }
 
+/* What a pool of cudaMallocAsync has taken from the driver beyond what it has handed out. It grows
+ * by more than is asked for, and what is freed stays in it until somebody waits for the stream, or
+ * for good where its release threshold says so. */
+static bool of_pool(const struct up_watcher *watcher, const CUpti_ActivityMemoryPool3 *record,
+                    struct up_activity *activity)
+{
+    bool gone =
+        record->memoryPoolOperationType == CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED;
+    if (record->memoryPoolType != CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL || record->isManagedPool ||
+        !begin_activity(watcher, record->deviceId, record->timestamp, record->timestamp, activity))
+        return false;
+    activity->kind = UP_ACTIVITY_POOL;
+    activity->address = record->address;
+    activity->bytes = gone ? 0 : up_max(0, (int64_t)(record->size - record->utilizedSize));
+    return true;
+}
+
+// An allocation tells of its pool as it is then, a release as it was before.
+static bool of_memorys_pool(const struct up_watcher *watcher, const CUpti_ActivityMemory4 *record,
+                            struct up_activity *activity)
+{
+    if (record->memoryPoolConfig.memoryPoolType != CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL ||
+        record->memoryKind != CUPTI_ACTIVITY_MEMORY_KIND_DEVICE ||
+        !of_memory(watcher, record, activity))
+        return false;
+    int64_t kept =
+        (int64_t)(record->memoryPoolConfig.pool.size - record->memoryPoolConfig.utilizedSize);
+    if (activity->kind == UP_ACTIVITY_RELEASE) kept += activity->bytes;
+    activity->kind = UP_ACTIVITY_POOL;
+    activity->address = record->memoryPoolConfig.address;
+    activity->bytes = up_max(0, kept);
+    return true;
+}
+
 // False for records that are of no interest.
 static bool translate(const struct up_watcher *watcher, const CUpti_Activity *record,
                       struct up_activity *activity)
@@ -469,6 +504,8 @@ static bool translate(const struct up_watcher *watcher, const CUpti_Activity *re
         return of_fill(watcher, (const void *)record, activity);
     case CUPTI_ACTIVITY_KIND_MEMORY2:
         return of_memory(watcher, (const void *)record, activity);
+    case CUPTI_ACTIVITY_KIND_MEMORY_POOL:
+        return of_pool(watcher, (const void *)record, activity);
     default:
         return false;
     }
@@ -490,11 +527,15 @@ static void tell_buffer(struct up_watcher *watcher, struct buffer *buffer,
 {
     CUpti_Activity *record = NULL;
     struct up_activity activity;
-    while (!watcher->cupti.next_record(buffer->bytes, buffer->valid, &record))
+    while (!watcher->cupti.next_record(buffer->bytes, buffer->valid, &record)) {
         if (translate(watcher, record, &activity)) {
             tell_guest(watcher, &activity);
             up_recorder_activity(recorder, &activity);
         }
+        if (record->kind == CUPTI_ACTIVITY_KIND_MEMORY2 &&
+            of_memorys_pool(watcher, (const void *)record, &activity))
+            up_recorder_activity(recorder, &activity);
+    }
 }
 
 static void collect(void *context, bool last)
@@ -591,11 +632,14 @@ enum up_status up_watcher_attach(struct up_watcher *watcher, struct up_recorder 
 
 static void disable(struct up_watcher *watcher)
 {
-    static const CUpti_ActivityKind kinds[] = {
-        CUPTI_ACTIVITY_KIND_MEMORY2, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-        CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
-    for (int i = 0; i < UP_COUNT(kinds); i++)
-        if (i ? watcher->kernels : watcher->memory) watcher->cupti.disable(kinds[i]);
+    static const CUpti_ActivityKind memory[] = {CUPTI_ACTIVITY_KIND_MEMORY2,
+                                                CUPTI_ACTIVITY_KIND_MEMORY_POOL},
+                                    kernels[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                                 CUPTI_ACTIVITY_KIND_MEMCPY,
+                                                 CUPTI_ACTIVITY_KIND_MEMSET};
+    for (int i = 0; watcher->memory && i < UP_COUNT(memory); i++) watcher->cupti.disable(memory[i]);
+    for (int i = 0; watcher->kernels && i < UP_COUNT(kernels); i++)
+        watcher->cupti.disable(kernels[i]);
     if (watcher->memory || watcher->kernels) watcher->cupti.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     if (watcher->subscribed) watcher->cupti.unsubscribe(watcher->subscriber);
 }

@@ -1,5 +1,5 @@
 /* CUPTI as a source of what GPUs did: their kernels, copies and fills, and the driver's
- * allocations.
+ * allocations and pools.
  *
  * CUPTI is looked for at run time. Whatever it refuses (it is not installed, another tool has it,
  * it lacks a privilege) is told to the trace as one diagnostic, and the run goes on without. One

@@ -118,8 +118,13 @@ struct up_device_ops {
     void (*tick)(struct up_device *device, enum up_stream stream, _Atomic uint64_t *at,
                  uint64_t value);
 
-    /* (optional) The bytes are given up at this point of the stream: chaos poisons them. NULL:
-     * nothing is done. */
+    /* (optional) From now on a tensor of this name has the bytes, or (`renamed`) the one that has
+     * them takes another name: for tools that listen. NULL: nobody does. */
+    void (*name)(struct up_device *device, const void *at, int64_t bytes,
+                 const struct up_label *label, bool renamed);
+
+    /* (optional) The bytes are given up at this point of the stream: chaos poisons them, cuda tells
+     * tools that listen. NULL: nothing is done. */
     void (*discard)(struct up_device *device, enum up_stream stream, void *at, int64_t bytes);
 
     /* (optional) The first failure of work that was given, found so far. NULL: work does not fail.

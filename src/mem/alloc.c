@@ -178,6 +178,13 @@ static bool place(struct up_rank *rank, struct up_tensor *tensor, enum up_stream
     return true;
 }
 
+static void name_bytes(struct up_rank *rank, const struct up_tensor *tensor, bool renamed)
+{
+    struct up_device *device = rank->device;
+    if (device->ops->name)
+        device->ops->name(device, tensor->data, tensor->bytes, &tensor->tag.label, renamed);
+}
+
 struct up_tensor *up_alloc_on(struct up_rank *rank, enum up_space space, enum up_stream stream,
                               struct up_tag tag, enum up_dtype dtype, struct up_shape shape)
 {
@@ -196,6 +203,7 @@ struct up_tensor *up_alloc_on(struct up_rank *rank, enum up_space space, enum up
         if (place(rank, tensor, stream)) {
             tensor->id = tensor->storage = ++rank->last_tensor_id;
             link_newest(rank, tensor);
+            name_bytes(rank, tensor, false);
             tell_alloc(rank, tensor, stream);
             up_record_begin(rank, tensor);
             count_live(rank, space, bytes);
@@ -248,6 +256,7 @@ void up_retag(struct up_rank *rank, struct up_tensor *tensor, struct up_tag tag,
     tensor->id = ++rank->last_tensor_id;
     unlink_tensor(rank, tensor);
     link_newest(rank, tensor);
+    name_bytes(rank, tensor, true);
     tell_alloc(rank, tensor, UP_STREAM_COMPUTE);
     tell_free(rank, &old, UP_STREAM_COMPUTE);
 }

@@ -225,8 +225,9 @@ enum up_status up_rank_fail(struct up_rank *rank, enum up_status status, const c
     __attribute__((format(printf, 3, 4)));
 
 /* Where the step's device tensors will lie: between steps, and with a plan in use, bytes that
- * nobody needs, as many as the plan is high. */
-void *up_step_scrap(const struct up_rank *rank);
+ * nobody needs, as many as the plan is high. For the compute stream, until the end that is told. */
+void *up_step_scrap(struct up_rank *rank);
+void up_step_scrap_end(struct up_rank *rank, void *scrap);
 
 /* Calls `visit` for each live tensor, oldest first. */
 void up_rank_live(const struct up_rank *rank,

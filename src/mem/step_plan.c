@@ -122,8 +122,20 @@ out:
     return rc;
 }
 
-void *up_step_scrap(const struct up_rank *rank)
+void *up_step_scrap(struct up_rank *rank)
 {
     UP_ASSERT(rank->plan && rank->step < 0);
-    return (char *)rank->base[UP_SPACE_DEVICE] + rank->step_base[UP_SPACE_DEVICE];
+    struct up_device *device = rank->device;
+    struct up_label label = {"step.scrap", UP_NO_LAYER, UP_NO_INDEX};
+    void *scrap = (char *)rank->base[UP_SPACE_DEVICE] + rank->step_base[UP_SPACE_DEVICE];
+    if (device->ops->name)
+        device->ops->name(device, scrap, rank->plan->height[UP_SPACE_DEVICE], &label, false);
+    return scrap;
+}
+
+void up_step_scrap_end(struct up_rank *rank, void *scrap)
+{
+    struct up_device *device = rank->device;
+    if (device->ops->discard)
+        device->ops->discard(device, UP_STREAM_COMPUTE, scrap, rank->plan->height[UP_SPACE_DEVICE]);
 }

@@ -136,11 +136,12 @@ CREATE TABLE collective (
 );
 
 -- Memory taken from the driver, by whom. What was not seen taken but grew the use of the device while
--- a library was set up or first used is a row of the library's, taken when that ended.
+-- a library was set up or first used is a row of the library's, taken when that ended. `async pool` is
+-- what the pools of cudaMallocAsync keep of what was freed to them, or took beyond what was asked.
 CREATE TABLE device_alloc (
   id INTEGER PRIMARY KEY,
   rank INTEGER NOT NULL,
-  owner TEXT NOT NULL,           -- arena, nccl, cublas, cudnn, context, or a library's file name
+  owner TEXT NOT NULL,           -- arena, nccl, cublas, cudnn, context, async pool, or a library's file name
   space TEXT NOT NULL,
   bytes INTEGER NOT NULL,
   alloc_ns INTEGER NOT NULL,

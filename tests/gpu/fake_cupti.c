@@ -28,6 +28,8 @@ static size_t size_of(const CUpti_Activity *record)
         return sizeof(CUpti_ActivityMemcpy6);
     case CUPTI_ACTIVITY_KIND_MEMSET:
         return sizeof(CUpti_ActivityMemset4);
+    case CUPTI_ACTIVITY_KIND_MEMORY_POOL:
+        return sizeof(CUpti_ActivityMemoryPool3);
     default:
         return sizeof(CUpti_ActivityMemory4);
     }

@@ -113,6 +113,42 @@ static void test_allocations_are_seen(void **state)
     cudaFreeHost(host);
 }
 
+// What is freed to a pool of cudaMallocAsync stays in it, and is the pool's until that is trimmed.
+static void test_pools_are_seen(void **state)
+{
+    (void)state;
+    gpus_or_skip();
+    struct rig rig;
+    void *memory = NULL;
+    cudaMemPool_t pool = NULL;
+    uint64_t all = UINT64_MAX, kept = 0;
+    rig_start(&rig, false, 0);
+    assert_int_equal(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+    assert_int_equal(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
+                     cudaSuccess);
+    assert_int_equal(cudaMallocAsync(&memory, 80 * MIB, 0), cudaSuccess);
+    assert_int_equal(cudaFreeAsync(memory, 0), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_int_equal(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept),
+                     cudaSuccess);
+    assert_true(kept >= 80 * MIB);
+    assert_int_equal(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
+    rig_stop(&rig);
+    // While the memory was handed out the pool kept the rest.
+    assert_int_equal(ask("SELECT bytes FROM device_alloc WHERE owner = 'gpu_test_profile' AND"
+                         " free_ns IS NOT NULL AND bytes = %d",
+                         80 * MIB),
+                     80 * MIB);
+    assert_int_equal(ask("SELECT max(bytes) FROM device_alloc WHERE owner = 'async pool'"), kept);
+    assert_int_equal(ask("SELECT count(*) FROM device_alloc WHERE owner = 'async pool' AND bytes ="
+                         " %lld",
+                         (long long)kept - 80 * MIB),
+                     kept > 80 * MIB);
+    assert_int_equal(ask("SELECT count(*) FROM device_alloc WHERE owner = 'async pool' AND"
+                         " free_ns IS NULL"),
+                     0);
+}
+
 // One buffer for far more than it holds: what was dropped is counted.
 static void test_drops_are_told(void **state)
 {
@@ -326,9 +362,10 @@ int main(void)
     snprintf(trace_path, sizeof trace_path, "%s/run.db", folder);
     file_write_text(data_path, 1 << 20);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations_are_seen), cmocka_unit_test(test_drops_are_told),
-        cmocka_unit_test(test_rival_is_named),       cmocka_unit_test(test_books_and_times),
-        cmocka_unit_test(test_real_shortage),        cmocka_unit_test(test_without_a_gpu)};
+        cmocka_unit_test(test_allocations_are_seen), cmocka_unit_test(test_pools_are_seen),
+        cmocka_unit_test(test_drops_are_told),       cmocka_unit_test(test_rival_is_named),
+        cmocka_unit_test(test_books_and_times),      cmocka_unit_test(test_real_shortage),
+        cmocka_unit_test(test_without_a_gpu)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     folder_remove(folder);
     return failed;

@@ -215,6 +215,101 @@ static void test_memory(void **state)
     rig_release(&rig, db);
 }
 
+enum { MIB = 1 << 20, POOL = 0x77 };
+
+static const int64_t moment_ns = 100000000; // far longer than clocks disagree
+
+static CUpti_ActivityMemory4 pooled(const struct rig *rig, bool taken, uint64_t address, int bytes,
+                                    int64_t at_ns, int pool_mib, int used_mib)
+{
+    return (CUpti_ActivityMemory4){
+        .kind = CUPTI_ACTIVITY_KIND_MEMORY2,
+        .memoryOperationType = taken ? CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION
+                                     : CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE,
+        .memoryKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE,
+        .address = address,
+        .bytes = (uint64_t)bytes * MIB,
+        .timestamp = theirs(rig, at_ns * moment_ns),
+        .deviceId = GPU,
+        .isAsync = 1,
+        .memoryPoolConfig = {.memoryPoolType = CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL,
+                             .address = POOL,
+                             .pool.size = (uint64_t)pool_mib * MIB,
+                             .utilizedSize = (uint64_t)used_mib * MIB},
+        .source = "/x/libtorch.so"};
+}
+
+static void pool_told(const struct rig *rig, CUpti_ActivityMemoryPoolOperationType what,
+                      int64_t at_ns, int pool_mib, CUpti_ActivityMemoryPool3 other)
+{
+    CUpti_ActivityMemoryPool3 record = {.kind = CUPTI_ACTIVITY_KIND_MEMORY_POOL,
+                                        .memoryPoolOperationType = what,
+                                        .memoryPoolType = CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL,
+                                        .deviceId = GPU,
+                                        .address = POOL + other.address,
+                                        .size = (uint64_t)pool_mib * MIB,
+                                        .timestamp = theirs(rig, at_ns * moment_ns),
+                                        .isManagedPool = other.isManagedPool};
+    fake->record(&record, sizeof record);
+}
+
+/* As a GPU tells it: an allocation has the pool's figures after it, a release those before it, and
+ * a pool is told of again when somebody waited and it gave back what was free. */
+static void tell_pool(const struct rig *rig)
+{
+    CUpti_ActivityMemory4 record;
+    CUpti_ActivityMemoryPool3 plain = {0}, managed = {.address = 1, .isManagedPool = 1};
+    pool_told(rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED, 1, 32, plain);
+    record = pooled(rig, true, 0x1000, 10, 2, 32, 10);
+    fake->record(&record, sizeof record);
+    record = pooled(rig, true, 0x2000, 30, 3, 64, 40);
+    fake->record(&record, sizeof record);
+    record = pooled(rig, false, 0x1000, 10, 4, 64, 40);
+    fake->record(&record, sizeof record);
+    record = pooled(rig, false, 0x2000, 30, 5, 64, 30);
+    fake->record(&record, sizeof record);
+    pool_told(rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_TRIMMED, 6, 32, plain);
+    pool_told(rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_TRIMMED, 7, 32, plain); // the same
+    pool_told(rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED, 7, 32, managed);
+    pool_told(rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED, 8, 32, plain);
+}
+
+static void test_pools(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_start(&rig, false, 0);
+    tell_pool(&rig);
+    sqlite3 *db = rig_stop(&rig);
+    // Together with what is handed out it is the pool's size at each moment.
+    assert_query(db,
+                 "SELECT bytes / 1048576, round(alloc_ns / 1e8), round(free_ns / 1e8)"
+                 " FROM device_alloc WHERE owner = 'async pool' AND space = 'device' ORDER BY id",
+                 "32|1.0|2.0\n22|2.0|3.0\n24|3.0|4.0\n34|4.0|5.0\n64|5.0|6.0\n32|6.0|8.0");
+    assert_query(db, "SELECT owner, bytes / 1048576 FROM device_alloc WHERE owner <> 'async pool'",
+                 "libtorch.so|10\nlibtorch.so|30");
+    assert_query(db, "SELECT count(*) FROM diagnostic", "0");
+    rig_release(&rig, db);
+}
+
+// Pools are refused: one row, and the allocations have theirs.
+static void test_pools_refused(void **state)
+{
+    (void)state;
+    struct rig rig;
+    fake->refuse(CUPTI_ACTIVITY_KIND_MEMORY_POOL);
+    rig_start(&rig, false, 0);
+    memory(&rig, true, CUPTI_ACTIVITY_MEMORY_KIND_DEVICE, 0x1000, 100, GPU, "a");
+    pool_told(&rig, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED, 1, 32,
+              (CUpti_ActivityMemoryPool3){0});
+    sqlite3 *db = rig_stop(&rig);
+    fake->refuse((CUpti_ActivityKind)0);
+    assert_query(db, "SELECT kind, text FROM diagnostic",
+                 "cupti|CUPTI does not tell of memory pools: INSUFFICIENT_PRIVILEGES");
+    assert_query(db, "SELECT owner, bytes FROM device_alloc", "a|100");
+    rig_release(&rig, db);
+}
+
 // One buffer: what does not fit until it is read is dropped and counted; the rest is whole.
 static void test_drops(void **state)
 {
@@ -226,7 +321,8 @@ static void test_drops(void **state)
         memory(&rig, true, CUPTI_ACTIVITY_MEMORY_KIND_DEVICE, (uint64_t)(i + 1) * 512, 1, GPU, "a");
     sqlite3 *db = rig_stop(&rig);
     int64_t kept = query_number(db, "SELECT count(*) FROM device_alloc");
-    assert_in_range(kept, fit, 40 * fit - 1);
+    // At its start the recorder may take the buffer before it is full.
+    assert_in_range(kept, 1, 40 * fit - 1);
     char text[96];
     snprintf(text, sizeof text, "cupti_dropped|CUPTI dropped %lld records",
              (long long)(40 * fit - kept));
@@ -290,6 +386,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_and_ranges), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_pools),           cmocka_unit_test(test_pools_refused),
         cmocka_unit_test(test_drops),           cmocka_unit_test(test_many_buffers),
         cmocka_unit_test(test_rival),           cmocka_unit_test(test_refusal)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,6 +95,28 @@ static void arena_is_not_seen_again(void **state)
     release(&f, db);
 }
 
+// A pool grows by more than was asked: what a library took of it within a bracket is not its rest.
+static void pools_keep_the_rest(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f);
+    seen(&f, UP_ACTIVITY_ALLOC, 0x1000, 10, 15, "/lib/libcudnn_graph.so.9");
+    seen(&f, UP_ACTIVITY_POOL, 0x10000000, 22, 15, NULL); // its name may be any number
+    news(&f, UP_MEMORY_RANGE, "arena", 0, 0, 1000 * MIB);
+    seen(&f, UP_ACTIVITY_POOL, 0x10000000, 22, 16, NULL);
+    news(&f, UP_MEMORY_BRACKET, "cudnn", 10, 20, 40);
+    seen(&f, UP_ACTIVITY_RELEASE, 0x1000, 10, 30, NULL);
+    seen(&f, UP_ACTIVITY_POOL, 0x10000000, 32, 30, NULL);
+    seen(&f, UP_ACTIVITY_POOL, 0x10000000, 0, 40, NULL);
+    seen(&f, UP_ACTIVITY_POOL, 0x20000000, 0, 50, NULL);
+    sqlite3 *db = end(&f);
+    assert_query(db, rows_sql,
+                 "async pool|device|22|15|30\ncudnn|device|10|15|30\ncudnn|device|8|20|-\n"
+                 "async pool|device|32|30|40");
+    release(&f, db);
+}
+
 /* Setting up takes 1000: of it the arena 300, NCCL 600 (of which 200 were seen), and 100 that
  * nobody names. */
 static const struct {
@@ -215,6 +237,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seen_allocations_have_owners),
         cmocka_unit_test(arena_is_not_seen_again),
+        cmocka_unit_test(pools_keep_the_rest),
         cmocka_unit_test(brackets_hold_the_rest),
         cmocka_unit_test(what_shrinks_is_no_negative_row),
         cmocka_unit_test(many_are_found_again),

@@ -86,6 +86,7 @@ struct cuda_device {
     int pieces;
     void *registered;             // the host range, once it is
     struct up_listener *listener; // NVTX; NULL: nobody listens
+    struct up_regions *regions;   // NVTX; NULL: for want of memory
     struct up_error error;        // the first failure
 };
 
@@ -169,6 +170,7 @@ static void release(struct up_device *device, enum up_space space, void *base, i
         munmap(base, (size_t)bytes);
         return;
     }
+    if (cuda->regions) up_regions_drop_heaps(cuda->regions);
     for (int i = 0; i < cuda->pieces; i++) {
         cuda->driver.unmap(cuda->piece[i].at, cuda->piece[i].bytes);
         cuda->driver.release(cuda->piece[i].handle);
@@ -227,6 +229,7 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
     }
     cuda->piece[cuda->pieces++] = piece;
     *backed = target;
+    if (cuda->regions) up_regions_add_heap(cuda->regions, (void *)piece.at, (int64_t)piece.bytes);
     return UP_OK;
 }
 
@@ -429,6 +432,24 @@ static void range(struct up_device *device, const struct up_label *label)
     if (listener) up_listener_range(listener, label);
 }
 
+static void name(struct up_device *device, const void *at, int64_t bytes,
+                 const struct up_label *label, bool renamed)
+{
+    struct up_regions *regions = cuda_of(device)->regions;
+    if (!regions) return;
+    if (!renamed) up_regions_add(regions, at, bytes);
+    up_regions_name(regions, at, bytes, label);
+}
+
+// A tool checks what work does when it runs, and here that may be much later: it is waited for.
+static void discard(struct up_device *device, enum up_stream stream, void *at, int64_t bytes)
+{
+    struct up_regions *regions = cuda_of(device)->regions;
+    if (!regions || !up_regions_hold(regions, at, bytes)) return;
+    synchronize(device, now_in(device, stream));
+    up_regions_remove(regions, at, bytes);
+}
+
 static void destroy(struct up_device *device)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -437,6 +458,7 @@ static void destroy(struct up_device *device)
         if (cuda->slot[i].kept) cuda->slot[i].destroy(cuda->slot[i].kept);
     if (cuda->blas) cublasDestroy(cuda->blas);
     up_listener_destroy(cuda->listener);
+    up_regions_destroy(cuda->regions);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         for (int e = 0; e < EVENTS; e++)
             if (cuda->stream[i].recorded[e].event)
@@ -459,6 +481,8 @@ static const struct up_device_ops cuda_ops = {
     .wait = wait_moment,
     .mark = mark,
     .synchronize = synchronize,
+    .name = name,
+    .discard = discard,
     .check = check,
     .used_bytes = used_bytes,
     .range = range,
@@ -555,6 +579,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     int64_t known = free_before < 0 ? (int64_t)free_bytes + USUAL_CONTEXT : free_before;
     cuda->base.used_before_bytes = up_max(0, (int64_t)total - known);
     cuda->listener = up_listener_create();
+    cuda->regions = up_regions_create();
     snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
     return make_streams(cuda, err);
 }

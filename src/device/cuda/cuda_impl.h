@@ -22,4 +22,19 @@ struct up_listener *up_listener_create(void);
 void up_listener_destroy(struct up_listener *listener);                             // NULL is fine
 void up_listener_range(struct up_listener *listener, const struct up_label *label); // NULL: ends
 
+/* The arena's tensors, for tools that check accesses (compute-sanitizer); `at` and `bytes` as the
+ * tensor has them. Where no tool listens there are no heaps, and none of this does anything. A tool
+ * checks when work runs: a tensor is not to be removed before all that uses it has run. */
+struct up_regions;
+struct up_regions *up_regions_create(void);          // once CUDA has started
+void up_regions_destroy(struct up_regions *regions); // NULL is fine
+/* Memory has been mapped for the arena; the arena is given back. */
+void up_regions_add_heap(struct up_regions *regions, const void *at, int64_t bytes);
+void up_regions_drop_heaps(struct up_regions *regions);
+bool up_regions_hold(const struct up_regions *regions, const void *at, int64_t bytes);
+void up_regions_add(struct up_regions *regions, const void *at, int64_t bytes);
+void up_regions_name(struct up_regions *regions, const void *at, int64_t bytes,
+                     const struct up_label *label);
+void up_regions_remove(struct up_regions *regions, const void *at, int64_t bytes);
+
 #endif
