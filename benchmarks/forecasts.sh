@@ -7,7 +7,7 @@
 # First one run is traced with its kernels' times, calibrate learns this machine from it, and then each rung runs
 # with that machine: its own forecast, made before it began, is in its trace. A rung that does not fit is named.
 # RUNGS="upipe attn" takes some of the rungs alone ("attn": upipe, with attention kept), MACHINE=FILE another's
-# machine file in place of calibrating, CALIBRATED=FILE keeps what was learnt.
+# machine file in place of calibrating, CALIBRATED=FILE keeps what was learnt, STEPS=N makes so many.
 set -euo pipefail
 build=$(realpath "${1:?expected the folder with upipe-train}")
 shift
@@ -38,7 +38,7 @@ if [ -z "$machine" ]; then
   "$build/upipe-report" calibrate "$scratch/first.db" -o "$machine" | tail -1
 fi
 for rung in $rungs; do
-  if ! train "$rung" "$scratch/$rung.db" "$@" --steps 3 --machine "$machine"; then
+  if ! train "$rung" "$scratch/$rung.db" "$@" --steps "${STEPS:-3}" --machine "$machine"; then
     printf '%-11s %s\n' "$rung" "$(grep -m1 upipe-train: "$scratch/log" | cut -c-110)"
     continue
   fi
