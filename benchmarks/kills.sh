@@ -135,8 +135,8 @@ for rank, in db.execute("SELECT rank FROM rank"):
         expect(f"alive at the end, rank {rank}, {space}: {taken} bytes of an arena of {given}", taken <= given)
     held, changed, before = db.execute(
         "SELECT total(CASE WHEN free_ns IS NULL THEN bytes END), max(max(alloc_ns, ifnull(free_ns, 0))),"
-        " ifnull((SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = ?1), 0)"
-        " FROM device_alloc WHERE rank = ?1 AND space = 'device'", (rank,)).fetchone()
+        " ifnull((SELECT max(baseline_used_bytes, 0) FROM rank WHERE rank = :rank), 0)"
+        " FROM device_alloc WHERE rank = :rank AND space = 'device'", {"rank": rank}).fetchone()
     used = db.execute("SELECT device_used_bytes FROM usage WHERE rank = ? AND device_used_bytes IS NOT NULL"
                       " AND ns > ? + 500000000 ORDER BY ns DESC LIMIT 1", (rank, changed or 0)).fetchone()
     if changed and used:

@@ -34,7 +34,7 @@ struct source {
     struct up_device *device;  // NULL, or to be asked for its use
     int64_t unkept;            // news for a ledger that there was no memory for
     int64_t last_ns, seen_ns;  // the newest event's moment, and ours when it was taken
-    int64_t device_used_bytes; // as last told; -1: not yet
+    int64_t device_used_bytes; // as it was asked now; -1: not asked, or it cannot tell
 };
 
 struct up_recorder {
@@ -65,13 +65,16 @@ static int64_t resident_bytes(void)
     return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Less often than the host, since a driver takes its time. A sample between two answers has none of
+// its own: an old one beside a new time would speak of what has changed since.
 static void ask_devices(struct up_recorder *recorder, int64_t now)
 {
-    if (recorder->asked_ns && now - recorder->asked_ns < device_interval_ns) return;
-    recorder->asked_ns = now;
+    bool ask = !recorder->asked_ns || now - recorder->asked_ns >= device_interval_ns;
+    if (ask) recorder->asked_ns = now;
     for (int i = 0; i < recorder->source_count; i++) {
         struct up_device *device = recorder->sources[i].device;
-        if (device) recorder->sources[i].device_used_bytes = device->ops->used_bytes(device);
+        recorder->sources[i].device_used_bytes =
+            ask && device ? device->ops->used_bytes(device) : -1;
     }
 }
 
@@ -105,7 +108,6 @@ static void note(struct source *source, const struct up_event *event, int64_t no
 {
     source->last_ns = up_max(source->last_ns, event->ns);
     source->seen_ns = now;
-    if (event->kind == UP_EVENT_USAGE) source->device_used_bytes = event->usage.device_used_bytes;
 }
 
 // NULL when memory is short.
@@ -305,6 +307,7 @@ static void end_logs(struct up_recorder *recorder)
     observe(recorder, true);
     if (recorder->observer.times) up_store_time_ranges(recorder->store);
     tell_lost(recorder);
+    recorder->asked_ns = 0; // the end is asked about whatever was before
     sample(recorder);
     commit(recorder);
 }
@@ -361,7 +364,7 @@ enum up_status up_recorder_create(const char *path, struct up_span span,
 
 static bool source_init(struct source *source, struct up_recorder *recorder, int rank)
 {
-    *source = (struct source){.seen_ns = up_clock_ns(), .device_used_bytes = -1};
+    *source = (struct source){.seen_ns = up_clock_ns()};
     source->trace = up_trace_create(rank, RING_EVENTS);
     if (source->trace && up_step_log_init(&source->log, recorder->store, rank, recorder->span))
         return true;

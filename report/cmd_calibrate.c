@@ -117,11 +117,15 @@ static enum up_status take_capacity(struct calibration *c, struct up_error *err)
     return UP_OK;
 }
 
-// What libraries held of a device as the last step began, of the rank where that was most.
+// What a library held of a device as the last step began, on the rank where all of them held most:
+// code that one rank's cuBLAS loads another's context may.
 static const char held_sql[] =
-    "SELECT max(bytes) FROM (SELECT rank, sum(bytes) AS bytes FROM device_alloc,"
-    " (SELECT max(begin_ns) AS ns FROM step) WHERE space = 'device' AND owner = ?1 AND bytes > 0"
-    " AND alloc_ns <= ns AND (free_ns IS NULL OR free_ns > ns) GROUP BY rank)";
+    "WITH held AS (SELECT rank, owner, bytes FROM device_alloc,"
+    "  (SELECT max(begin_ns) AS ns FROM step) WHERE space = 'device' AND bytes > 0"
+    "  AND owner IN ('context', 'cublas', 'cudnn', 'nccl')"
+    "  AND alloc_ns <= ns AND (free_ns IS NULL OR free_ns > ns))"
+    "SELECT sum(bytes) FROM held WHERE owner = ?1 AND rank ="
+    " (SELECT rank FROM held GROUP BY rank ORDER BY sum(bytes) DESC, rank LIMIT 1)";
 
 // NCCL's own, as a machine file has it: of two ranks, and what each further one of a host adds.
 static double of_two_ranks(const struct calibration *c, double bytes)

@@ -12,7 +12,7 @@ static const struct up_option options[] = {UP_REPORT_OPTIONS, {0}};
 struct forecast {
     int64_t id, peak_bytes;
     int64_t host_bytes; // UP_NONE where it was not told
-    double step_s;                      // NaN likewise
+    double step_s;      // NaN likewise
     char options[UP_META_TEXT], config_hash[UP_META_TEXT];
 };
 

@@ -99,7 +99,7 @@ static void give_launch(struct member *member, const struct work *work)
 {
     (void)work;
     up_op_fill(&member->rank, UP_STREAM_COMPUTE,
-               &(struct up_fill_args){member->workspace->data, launch_bytes});
+               &(struct up_fill_args){.x = member->workspace->data, .bytes = launch_bytes});
 }
 
 static void give_copy(struct member *member, const struct work *work)

@@ -234,7 +234,7 @@ static void gather(struct up_attention *a, const struct up_stage *s, struct part
     if (!gradient) return;
     part->grad = room->grad;
     int64_t bytes = part->width * a->model->hidden * (int64_t)sizeof(float);
-    up_op_fill(a->rank, UP_STREAM_COMPUTE, &(struct up_fill_args){part->grad, bytes});
+    up_op_fill(a->rank, UP_STREAM_COMPUTE, &(struct up_fill_args){.x = part->grad, .bytes = bytes});
 }
 
 static struct part part_of(struct up_attention *a, const struct up_stage *s,

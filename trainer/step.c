@@ -223,8 +223,9 @@ static void gradients(struct up_trainer *trainer, int64_t counted)
     struct up_rank *rank = trainer->rank;
     rank->phase = UP_PHASE_FORWARD;
     trainer->progress_done = 0;
-    up_op_fill(rank, UP_STREAM_COMPUTE,
-               &(struct up_fill_args){trainer->scalars->data, trainer->scalars->bytes});
+    up_op_fill(
+        rank, UP_STREAM_COMPUTE,
+        &(struct up_fill_args){.x = trainer->scalars->data, .bytes = trainer->scalars->bytes});
     up_units_zero_grads(&trainer->units);
     for (int64_t a = 0; a < trainer->config->accum; a++) micro_batch(trainer, a, counted);
     rank->phase = UP_PHASE_OPTIMIZER;

@@ -75,7 +75,10 @@ static struct up_tensor *alloc_share(struct up_units *units, const struct up_uni
 
 static void zero(struct up_units *units, struct up_tensor *tensor)
 {
-    up_op_fill(units->rank, UP_STREAM_COMPUTE, &(struct up_fill_args){tensor->data, tensor->bytes});
+    up_op_fill(units->rank, UP_STREAM_COMPUTE,
+               &(struct up_fill_args){.x = tensor->data,
+                                      .bytes = tensor->bytes,
+                                      .on_host = tensor->space == UP_SPACE_HOST});
 }
 
 static void alloc_unit(struct up_units *units, struct up_unit *unit)

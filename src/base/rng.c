@@ -1,6 +1,7 @@
-/* Normal numbers by the billion: what fills a model's weights. Nothing but sums, products, quotients
- * and roots, each rounded as IEEE 754 has it (this file is compiled without fused multiply-adds), so
- * that a compiler may take several at once and every processor gets the same numbers. */
+/* Normal numbers by the billion: what fills a model's weights. Nothing but sums, products,
+ * quotients and roots, each rounded as IEEE 754 has it (this file is compiled without fused
+ * multiply-adds), so that a compiler may take several at once and every processor gets the same
+ * numbers. */
 #include "base/rng.h"
 
 #include <math.h>
@@ -14,8 +15,8 @@ static inline double number_of(uint32_t n)
     return (double)(int32_t)(n ^ 0x80000000u) + 0x1p31;
 }
 
-/* ln((n + 1) / 2^32). With m in [sqrt(1/2), sqrt(2)), ln(m) = 2 artanh(s), s = (m - 1) / (m + 1), of
- * which the series' first seven terms are within 1e-12. */
+/* ln((n + 1) / 2^32). With m in [sqrt(1/2), sqrt(2)), ln(m) = 2 artanh(s), s = (m - 1) / (m + 1),
+ * of which the series' first seven terms are within 1e-12. */
 static inline double log_of(uint32_t n)
 {
     static const uint64_t one_half_sqrt = 0x3fe6a09e667f3bcdu; // bits of sqrt(1/2)
@@ -60,8 +61,8 @@ static inline float normal_of(uint64_t key, uint64_t index)
     return (float)(sqrt(-2 * log_of((uint32_t)(bits >> 32))) * cosine_of((uint32_t)bits));
 }
 
-__attribute__((always_inline)) static inline void
-fill(uint64_t key, uint64_t first, float scale, int64_t count, float *restrict out)
+__attribute__((always_inline)) static inline void fill(uint64_t key, uint64_t first, float scale,
+                                                       int64_t count, float *restrict out)
 {
     for (int64_t i = 0; i < count; i++) out[i] = scale * normal_of(key, first + (uint64_t)i);
 }

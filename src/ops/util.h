@@ -9,6 +9,7 @@
 struct up_fill_args {
     void *x;
     int64_t bytes;
+    bool on_host; // x is in host memory, which beside a GPU may not be registered yet: then at once
 };
 
 /* y = x, rounded to nearest even where y is narrower. */

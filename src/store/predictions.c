@@ -27,9 +27,9 @@ int up_prediction_run(sqlite3 *db, sqlite3_stmt *row, sqlite3_stmt *category,
         bool last = i == UP_CATEGORY_COUNT;
         const int64_t bytes[] = {id, last ? p->beside_bytes : p->category_bytes[i]};
         if (!bytes[1]) continue;
-        code = up_row_run(category, UP_ROW_PREDICTION_CATEGORY,
-                          &(struct up_row){.texts = last ? &beside : &up_category_names[i],
-                                           .numbers = bytes});
+        code = up_row_run(
+            category, UP_ROW_PREDICTION_CATEGORY,
+            &(struct up_row){.texts = last ? &beside : &up_category_names[i], .numbers = bytes});
     }
     return code;
 }

@@ -153,7 +153,7 @@ CREATE TABLE device_alloc (
 CREATE TABLE usage (
   rank INTEGER NOT NULL,
   ns INTEGER NOT NULL,
-  device_used_bytes INTEGER,     -- NULL where the device cannot tell
+  device_used_bytes INTEGER,     -- NULL where the device cannot tell, or was not asked
   host_rss_bytes INTEGER         -- of the whole process, all its ranks
 );
 

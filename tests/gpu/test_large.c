@@ -298,7 +298,7 @@ static void test_cast_and_fill(void **state)
     poison_slot(&large, 3);
     up_op_cast(rank, UP_STREAM_COMPUTE,
                &(struct up_cast_args){narrow, wide, ELEMENTS, UP_BF16, UP_F32});
-    up_op_fill(rank, UP_STREAM_COMPUTE, &(struct up_fill_args){narrow, SLOT_BYTES});
+    up_op_fill(rank, UP_STREAM_COMPUTE, &(struct up_fill_args){.x = narrow, .bytes = SLOT_BYTES});
     for (int i = 0; i < UP_COUNT(looked_at); i++) {
         const float *expected = row_of(x, looked_at[i]);
         check_row(&large, wide, looked_at[i], WIDTH, UP_F32, expected, 0, "cast to fp32");
@@ -359,7 +359,8 @@ static void test_embed_backward(void **state)
     for (int64_t i = 0; i < ROWS; i++)
         ids[i] = i < ROWS - FEW ? -100 : (int32_t)looked_at[i - (ROWS - FEW)];
     struct up_tensor *many = bytes_tensor(&large, ids, ROWS * (int64_t)sizeof *ids);
-    up_op_fill(rank, UP_STREAM_COMPUTE, &(struct up_fill_args){slot(&large, 2), 2 * SLOT_BYTES});
+    up_op_fill(rank, UP_STREAM_COMPUTE,
+               &(struct up_fill_args){.x = slot(&large, 2), .bytes = 2 * SLOT_BYTES});
     up_op_embed_backward(rank, UP_STREAM_COMPUTE,
                          &(struct up_embed_backward_args){many->data, slot(&large, 0),
                                                           slot(&large, 2), ROWS, WIDTH, ROWS,

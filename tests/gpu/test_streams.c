@@ -11,7 +11,8 @@ static const int64_t bytes = 64 << 20;
 
 static void fill(struct rig *rig, enum up_stream stream, struct up_tensor *tensor)
 {
-    up_op_fill(&rig->rank, stream, &(struct up_fill_args){tensor->data, tensor->bytes});
+    up_op_fill(&rig->rank, stream,
+               &(struct up_fill_args){.x = tensor->data, .bytes = tensor->bytes});
 }
 
 static struct up_tensor *take(struct rig *rig, const char *name)

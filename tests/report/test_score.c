@@ -223,7 +223,7 @@ static void test_dry_forecasts_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(test_against_another), TEST(test_against_itself),
-                                       TEST(test_device),           TEST(test_cannot_tell),
-                                       TEST(test_malformed),        TEST(test_dry_forecasts_cpu)};
+                                       TEST(test_device),          TEST(test_cannot_tell),
+                                       TEST(test_malformed),       TEST(test_dry_forecasts_cpu)};
     return cmocka_run_group_tests_name("score", tests, NULL, NULL);
 }

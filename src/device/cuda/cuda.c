@@ -86,7 +86,8 @@ struct cuda_device {
     int pieces;
     void *registered;             // the host range, once it is
     struct up_listener *listener; // NVTX; NULL: nobody listens
-    struct up_regions *regions;   // NVTX; NULL: for want of memory
+    struct up_regions *regions;   // NVTX; NULL: no tool checks accesses
+    size_t whole;                 // bytes of the device's range, where it is backed from the start
     struct up_error error;        // the first failure
 };
 
@@ -138,10 +139,26 @@ static enum up_status fail_at(struct cuda_device *cuda, const char *what, cudaEr
 /* --- Memory
  * --------------------------------------------------------------------------------------- */
 
+/* For a tool that checks accesses, which knows no mapped memory: all that the arena will ever have,
+ * at once. Half of what is free, since the tool may want as much again. */
+static enum up_status reserve_whole(struct cuda_device *cuda, int64_t bytes, void **base,
+                                    struct up_error *err)
+{
+    size_t free_bytes = 0, total = 0;
+    cudaError_t status = cudaMemGetInfo(&free_bytes, &total);
+    cuda->whole = free_bytes / 2 < (size_t)bytes ? free_bytes / 2 : (size_t)bytes;
+    cuda->whole = cuda->whole / cuda->granularity * cuda->granularity;
+    if (!status) status = cudaMalloc(base, cuda->whole);
+    if (status) return fail_at(cuda, "cannot take memory for a tool to check", status, err);
+    up_regions_add_heap(cuda->regions, *base, (int64_t)cuda->whole);
+    return UP_OK;
+}
+
 static enum up_status reserve_device(struct cuda_device *cuda, int64_t bytes, void **base,
                                      struct up_error *err)
 {
     CUdeviceptr at = 0;
+    if (cuda->regions) return reserve_whole(cuda, bytes, base, err);
     size_t size = (size_t)up_ceil_div(bytes, (int64_t)cuda->granularity) * cuda->granularity;
     if (cuda->driver.address_reserve(&at, size, 0, 0, 0))
         return up_fail(err, UP_FAILED, "GPU %d: cannot reserve address space", cuda->index);
@@ -170,7 +187,12 @@ static void release(struct up_device *device, enum up_space space, void *base, i
         munmap(base, (size_t)bytes);
         return;
     }
-    if (cuda->regions) up_regions_drop_heaps(cuda->regions);
+    if (cuda->regions) {
+        up_regions_drop_heaps(cuda->regions);
+        device->backed[UP_SPACE_DEVICE] = 0;
+        cudaFree(base);
+        return;
+    }
     for (int i = 0; i < cuda->pieces; i++) {
         cuda->driver.unmap(cuda->piece[i].at, cuda->piece[i].bytes);
         cuda->driver.release(cuda->piece[i].handle);
@@ -211,14 +233,22 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
 {
     int64_t target = up_ceil_div(bytes, (int64_t)cuda->granularity) * (int64_t)cuda->granularity;
     int64_t *backed = &cuda->base.backed[UP_SPACE_DEVICE];
+    char text[UP_UNITS_TEXT];
     if (target <= *backed) return UP_OK;
+    if (cuda->regions && target > (int64_t)cuda->whole)
+        return up_fail(err, UP_FAILED,
+                       "out of device memory: GPU %d: with a tool that checks accesses there is %s",
+                       cuda->index, up_format_bytes(text, cuda->whole));
+    if (cuda->regions) {
+        *backed = target;
+        return UP_OK;
+    }
     UP_ASSERT(cuda->pieces < MAX_PIECES);
     CUmemAllocationProp prop = on_device(cuda);
     CUmemAccessDesc access[MAX_GPUS];
     int peers = who_may_access(cuda, access);
     struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)*backed,
                           .bytes = (size_t)(target - *backed)};
-    char text[UP_UNITS_TEXT];
     if (cuda->driver.create(&piece.handle, piece.bytes, &prop, 0))
         return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
                        cuda->index, up_format_bytes(text, piece.bytes));
@@ -229,7 +259,6 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
     }
     cuda->piece[cuda->pieces++] = piece;
     *backed = target;
-    if (cuda->regions) up_regions_add_heap(cuda->regions, (void *)piece.at, (int64_t)piece.bytes);
     return UP_OK;
 }
 
@@ -550,6 +579,20 @@ static enum up_status make_streams(struct cuda_device *cuda, struct up_error *er
     return UP_OK;
 }
 
+// NULL where no tool listens.
+static struct up_regions *create_regions(void)
+{
+    enum { PROBE_BYTES = 4096 };
+    struct up_regions *regions = up_regions_create();
+    void *probe = NULL;
+    bool listened = regions && cudaMalloc(&probe, PROBE_BYTES) == cudaSuccess &&
+                    up_regions_listened(regions, probe, PROBE_BYTES);
+    cudaFree(probe);
+    if (listened) return regions;
+    up_regions_destroy(regions);
+    return NULL;
+}
+
 static enum up_status start(struct cuda_device *cuda, struct up_error *err)
 {
     struct cudaDeviceProp prop;
@@ -579,7 +622,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     int64_t known = free_before < 0 ? (int64_t)free_bytes + USUAL_CONTEXT : free_before;
     cuda->base.used_before_bytes = up_max(0, (int64_t)total - known);
     cuda->listener = up_listener_create();
-    cuda->regions = up_regions_create();
+    cuda->regions = create_regions();
     snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
     return make_streams(cuda, err);
 }

@@ -28,7 +28,10 @@ void up_listener_range(struct up_listener *listener, const struct up_label *labe
 struct up_regions;
 struct up_regions *up_regions_create(void);          // once CUDA has started
 void up_regions_destroy(struct up_regions *regions); // NULL is fine
-/* Memory has been mapped for the arena; the arena is given back. */
+/* Whether a tool listens: asked with memory of the device that nothing else is in, of cudaMalloc,
+ * since tools take no other. To be asked before there is a heap. */
+bool up_regions_listened(struct up_regions *regions, const void *at, int64_t bytes);
+/* There is memory for the arena; the arena is given back. */
 void up_regions_add_heap(struct up_regions *regions, const void *at, int64_t bytes);
 void up_regions_drop_heaps(struct up_regions *regions);
 bool up_regions_hold(const struct up_regions *regions, const void *at, int64_t bytes);

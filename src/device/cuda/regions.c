@@ -1,6 +1,6 @@
 /* The arena and the tensors in it, for tools that check accesses through NVTX's memory extension
- * (compute-sanitizer): what is mapped of the arena is a heap, of which tensors alone may be
- * touched. One that lies across two mapped pieces is two regions of one name. */
+ * (compute-sanitizer): the arena is a heap, of which tensors alone may be touched. One that lies
+ * across two heaps is two regions of one name. */
 #include "device/cuda/cuda_impl.h"
 #include "trace/trace.h"
 
@@ -36,6 +36,14 @@ void up_regions_destroy(struct up_regions *regions)
 {
     if (regions) up_regions_drop_heaps(regions);
     free(regions);
+}
+
+bool up_regions_listened(struct up_regions *regions, const void *at, int64_t bytes)
+{
+    up_regions_add_heap(regions, at, bytes);
+    bool listened = regions->heaps != NULL;
+    up_regions_drop_heaps(regions);
+    return listened;
 }
 
 void up_regions_add_heap(struct up_regions *regions, const void *at, int64_t bytes)
@@ -151,6 +159,12 @@ void up_regions_add_heap(struct up_regions *regions, const void *at, int64_t byt
     (void)regions;
     (void)at;
     (void)bytes;
+}
+
+bool up_regions_listened(struct up_regions *regions, const void *at, int64_t bytes)
+{
+    up_regions_add_heap(regions, at, bytes);
+    return false;
 }
 
 void up_regions_drop_heaps(struct up_regions *regions)

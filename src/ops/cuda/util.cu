@@ -2,10 +2,17 @@
 #include "ops/cuda/cuda_impl.cuh"
 #include "ops/util.h"
 
+extern "C" void up_cpu_fill(const void *args); // by all threads of the rank
+
 void up_cuda_fill(const void *args, struct up_cuda *cuda)
 {
     const struct up_fill_args *a = (const struct up_fill_args *)args;
     if (a->bytes == 0) return;
+    if (a->on_host) {
+        if (!up_cuda_try(cuda, cudaStreamSynchronize(up_cuda_stream(cuda)), "fill"))
+            up_cpu_fill(args);
+        return;
+    }
     (void)up_cuda_try(cuda, cudaMemsetAsync(a->x, 0, (size_t)a->bytes, up_cuda_stream(cuda)),
                       "fill");
 }
