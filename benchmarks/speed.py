@@ -8,7 +8,8 @@ of the whole; a layer's time is the difference of two runs, once with --checkpoi
 the model's layers, once with block. The whole step is then what is left of a run plus N layers that keep
 attention and the rest that do not. Beside it stands the limit: the step's necessary matrix products (forward,
 recomputed once, backward) and attention (forward once, for layers that do not keep it twice, backward) at 750,
-610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes it).
+610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes it) where those
+are better.
 """
 import json
 import subprocess
@@ -49,10 +50,9 @@ def run(train, data, words, steps):
 
 
 def rates(machine):
-    if not machine:
-        return 750e12, 610e12, 545e12
-    figures = json.load(open(machine))
-    return tuple(figures[f"{name}_flops_per_s"]["value"] for name in ("matmul", "attention_forward", "attention_backward"))
+    usual = {"matmul": 750e12, "attention_forward": 610e12, "attention_backward": 545e12}
+    figures = json.load(open(machine)) if machine else {}
+    return [max(rate, figures.get(f"{name}_flops_per_s", {}).get("value", 0)) for name, rate in usual.items()]
 
 
 def limit_s(shape, seq, ranks, attn, machine):

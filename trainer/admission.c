@@ -97,7 +97,7 @@ out:
 enum { NCCL_USUAL_BUFFER = 4 << 20 };
 
 struct up_limits up_admission_limits(const struct up_train_options *options, int64_t capacity,
-                                     struct up_machine *machine)
+                                     int64_t node_ranks, struct up_machine *machine)
 {
     bool dry = up_train_device(options) == UP_DEVICE_DRY;
     int as = options->as >= 0 ? options->as : options->dtype;
@@ -111,7 +111,7 @@ struct up_limits up_admission_limits(const struct up_train_options *options, int
     if (!dry) {
         machine->device_bytes = capacity;
         machine->host_bytes = up_limits_host_now();
-        machine->node_devices = 0; // all ranks are in this process
+        machine->node_devices = node_ranks;
     }
     return up_limits_of(machine, kind, options->memory_limit);
 }

@@ -94,21 +94,30 @@ out:
 /* --- Where process 0 is ------------------------------------------------------------------------
  */
 
-static enum up_status all_are_here(const struct reading *reading, const struct launcher *launcher,
-                                   const struct up_launch *launch, bool *here)
+// How many processes are on this node. Over nodes that are counted they are taken to be spread
+// evenly.
+static enum up_status count_here(const struct reading *reading, const struct launcher *launcher,
+                                 struct up_launch *launch)
 {
     enum up_status rc = UP_OK;
-    int count = 0;
-    *here = false;
+    int nodes = 1;
+    launch->here = launch->processes;
     if (get(reading, launcher->local_size)) {
-        UP_TRY(read_number(reading, launcher->local_size, 1, launch->processes, &count));
-        *here = count == launch->processes;
+        UP_TRY(read_number(reading, launcher->local_size, 1, launch->processes, &launch->here));
     } else if (get(reading, launcher->nodes)) {
-        UP_TRY(read_number(reading, launcher->nodes, 1, PROCESSES_MAX, &count));
-        *here = count == 1;
+        UP_TRY(read_number(reading, launcher->nodes, 1, PROCESSES_MAX, &nodes));
+        launch->here = (int)up_ceil_div(launch->processes, nodes);
     }
 out:
     return rc;
+}
+
+// Where nobody tells, they may be anywhere.
+static bool all_are_here(const struct reading *reading, const struct launcher *launcher,
+                         const struct up_launch *launch)
+{
+    bool told = get(reading, launcher->local_size) || get(reading, launcher->nodes);
+    return told && launch->here == launch->processes;
 }
 
 // The first of "node[07-12,15],login": of each list in brackets the first number. False if it is
@@ -150,12 +159,11 @@ static enum up_status find_address(const struct reading *reading, const struct l
                                    struct up_launch *launch)
 {
     enum up_status rc = UP_OK;
-    bool here = false;
     const char *given = get(reading, "MASTER_ADDR");
     const char *nodes = launcher == &launchers[SLURM] ? get(reading, "SLURM_STEP_NODELIST") : NULL;
-    UP_TRY(all_are_here(reading, launcher, launch, &here));
+    UP_TRY(count_here(reading, launcher, launch));
     // Names may mean another interface, or nothing, on a machine of one's own.
-    if (here) given = loopback;
+    if (all_are_here(reading, launcher, launch)) given = loopback;
     if (!given && nodes && first_host(nodes, launch->address, sizeof launch->address)) goto out;
     if (!given && launcher == &launchers[SLURM]) given = get(reading, "SLURM_LAUNCH_NODE_IPADDR");
     if (!given) UP_TRY(refuse_address(reading, launcher));
@@ -187,7 +195,7 @@ enum up_status up_launch_find(up_getenv *get_one, void *context, struct up_launc
 {
     enum up_status rc = UP_OK;
     struct reading reading = {get_one, context, err};
-    *launch = (struct up_launch){.processes = 1};
+    *launch = (struct up_launch){.processes = 1, .here = 1};
     const struct launcher *launcher = find_launcher(&reading);
     if (!launcher) return UP_OK;
     launch->size_name = launcher->size;

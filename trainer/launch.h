@@ -16,6 +16,7 @@
 struct up_launch {
     int process, processes; // 0 of 1: alone, and what follows means nothing
     int local;              // which of those on this node
+    int here;               // how many there are on it: all, where nobody tells
     const char *size_name;  // the variable that says how many there are
     char address[256];      // of process 0's node: a name, or a number of IPv4 or IPv6
     int nccl_port, port;    // on it: where NCCL's ranks meet, and where upipe's processes do

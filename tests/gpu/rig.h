@@ -5,6 +5,7 @@
 #include "ops/ops_impl.h"
 #include "tests/gpu/need.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct rig {

@@ -2,14 +2,14 @@
  * columns against fp64, and a whole block's gradients with its heads in stages, all at once, and
  * with its query rows in blocks, against each other.
  *
- * 32K tokens; UP_TEST_ALL=1 takes 512K, which needs 60 GiB of the GPU and some minutes. */
+ * 16K tokens; UP_TEST_ALL=1 takes 512K, which needs 60 GiB of the GPU and some minutes. */
 #include "rig.h"
 #include "tests/trainer/fixture.h"
 
 #if UPIPE_CUDA
 #include "ops/cuda/attention_cuda.h"
 
-enum { SHORT = 32768, LONG = 524288, BLOCKS = 16, HEADS = 4, WIDTH = 128, SAMPLES = 24 };
+enum { SHORT = 16384, LONG = 524288, BLOCKS = 16, HEADS = 4, WIDTH = 128, SAMPLES = 24 };
 // Two roundings to bf16 of a value each, as in test_attention.c; of lse, fp32's over a long sum.
 static const double TOLERANCE = 2 * 0x1p-8, LSE_TOLERANCE = 5e-5;
 

@@ -145,6 +145,32 @@ static const struct found found[] = {
      "127.0.0.1:29501"},
 };
 
+// How many processes share this node's memory.
+static void test_here(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variables[VARIABLES];
+        int here;
+    } rows[] = {
+        {{NULL}, 1},
+        {{"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=a"}, 2},
+        {{"RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=0", "MASTER_ADDR=a"}, 4}, // nobody tells
+        {{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=6", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+          "OMPI_COMM_WORLD_LOCAL_SIZE=3", "MASTER_ADDR=a"},
+         3},
+        {{"SLURM_PROCID=0", "SLURM_NTASKS=7", "SLURM_LOCALID=0", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NODELIST=n[1-2]"},
+         4},
+    };
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct up_launch launch;
+        struct up_error error = {0};
+        if (find(rows[i].variables, &launch, &error)) fail_msg("case %d: %s", i, error.text);
+        assert_int_equal(launch.here, rows[i].here);
+    }
+}
+
 static void test_launchers(void **state)
 {
     (void)state;
@@ -355,10 +381,10 @@ static void test_trace_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launchers),  cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_long_names), cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_gpus),       cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_trace_path),
+        cmocka_unit_test(test_here),           cmocka_unit_test(test_launchers),
+        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_gpus),
+        cmocka_unit_test(test_hash),           cmocka_unit_test(test_trace_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
