@@ -45,6 +45,7 @@ for rung in $rungs; do
   "$build/upipe-report" score --json "$scratch/$rung.db" >"$scratch/$rung.json"
 done
 
+# shellcheck disable=SC2086
 python3 - "$scratch" $rungs <<'END'
 import json, os, sys
 scratch, *rungs = sys.argv[1:]

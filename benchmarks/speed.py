@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast a model trains at a length on this machine's GPUs, from runs of a few of its layers.
 
-    benchmarks/speed.py BUILD --ranks 4 --seq 512K [--attn N] [--layers 1,2] [options of upipe-train]
+    benchmarks/speed.py BUILD --ranks 4 --seq 512K [--attn N] [--layers 1,2] [--keep DIR] [options of upipe-train]
 
 BUILD is the folder with upipe-train. The state of all layers is there (--active-layers), so that memory is that
 of the whole; a layer's time is the difference of two runs, once with --checkpoint attn and, with --attn N below
@@ -9,7 +9,7 @@ the model's layers, once with block. The whole step is then what is left of a ru
 attention and the rest that do not. Beside it stands the limit: the step's necessary matrix products (forward,
 recomputed once, backward) and attention (forward once, for layers that do not keep it twice, backward) at 750,
 610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes it) where those
-are better.
+are better. --keep DIR leaves a trace of each run there.
 """
 import json
 import subprocess
@@ -73,6 +73,7 @@ def main(words):
     shape = SHAPES[model]
     attn = min(int(take(words, "--attn", shape[0])), shape[0])
     few, more = map(int, take(words, "--layers", "1,2").split(","))
+    keep = take(words, "--keep", None)
     steps = int(take(words, "--steps", "3"))
     if not any(word == "--stack" for word in words):
         words += ["--stack", "upipe"]
@@ -84,9 +85,10 @@ def main(words):
         for kind in ["attn"] + ["block"] * (attn < shape[0]):
             times = []
             for active in (few, more):
-                seconds, bytes_ = run(
-                    train, data.name, common + ["--active-layers", str(active), "--checkpoint", kind], steps
-                )
+                options = common + ["--active-layers", str(active), "--checkpoint", kind]
+                if keep:
+                    options += ["--trace", f"{keep}/{seq}-{kind}-{active}.db"]
+                seconds, bytes_ = run(train, data.name, options, steps)
                 times.append(seconds)
                 peak = max(peak, bytes_)
             layer[kind] = (times[1] - times[0]) / (more - few)
