@@ -23,6 +23,7 @@ bool up_parse_real(const char *text, double *value)
     char *end = NULL;
     char first = text[text[0] == '-'];
     if (!isdigit((unsigned char)first) && first != '.') return false;
+    if (strchr(text, 'x') || strchr(text, 'X')) return false; // hexadecimal
     double parsed = strtod(text, &end);
     if (end == text || *end || !isfinite(parsed)) return false;
     *value = parsed;
@@ -42,8 +43,7 @@ static int unit_shift(const char *unit)
 bool up_parse_size(const char *text, int64_t *value)
 {
     const char *at = text;
-    int64_t whole = 0;
-    double fraction = 0, place = 1;
+    int64_t whole = 0, fraction = 0, place = 1;
     int fraction_digits = 0;
 
     if (!isdigit((unsigned char)*at)) return false;
@@ -61,9 +61,9 @@ bool up_parse_size(const char *text, int64_t *value)
     }
     int shift = unit_shift(at);
     if (shift < 0 || whole > INT64_MAX >> shift) return false;
-    double part = fraction * ldexp(1.0, shift) / place;
-    if (part != floor(part)) return false;
-    if (__builtin_add_overflow(whole << shift, (int64_t)part, &whole)) return false;
+    __int128 part = (__int128)fraction << shift;
+    if (part % place) return false;
+    if (__builtin_add_overflow(whole << shift, (int64_t)(part / place), &whole)) return false;
     *value = whole;
     return true;
 }

@@ -19,26 +19,23 @@ int up_comm_rank(const struct up_comm *comm)
 static int64_t bytes_sent(const struct up_collective_args *args)
 {
     const struct up_comm *comm = args->comm;
-    int64_t elements = 0, others = comm->size - 1;
+    int64_t bytes = args->count * up_dtype_bytes[args->dtype], others = comm->size - 1;
     switch (args->kind) {
     case UP_ALL_TO_ALL: {
         const int64_t *at = args->exchange.send_at;
-        elements = at[comm->size] - at[0] - (at[comm->rank + 1] - at[comm->rank]);
-        break;
+        int64_t elements = at[comm->size] - at[0] - (at[comm->rank + 1] - at[comm->rank]);
+        return elements * up_dtype_bytes[args->dtype];
     }
     case UP_ALL_GATHER:
     case UP_REDUCE_SCATTER:
-        elements = args->count * others;
-        break;
+        return bytes * others;
     // A reduce-scatter and an all-gather of shares.
     case UP_ALL_REDUCE:
-        elements = 2 * args->count / comm->size * others;
-        break;
+        return bytes / comm->size * 2 * others + bytes % comm->size * 2 * others / comm->size;
     case UP_BROADCAST:
-        elements = args->root == comm->rank ? args->count : 0;
-        break;
+        return args->root == comm->rank ? bytes : 0;
     }
-    return elements * up_dtype_bytes[args->dtype];
+    UP_BUG("unknown collective");
 }
 
 static void launch(struct up_rank *rank, enum up_stream stream,

@@ -147,12 +147,6 @@ static enum up_status check_heads(const struct up_model *model, const char *sour
     if (model->head_dim % 2)
         return up_fail(err, UP_USAGE, "%s: head_dim: expected an even number, found %lld", source,
                        (long long)model->head_dim);
-    // CBLAS counts rows and columns in 32 bits.
-    long long width = (long long)model->heads * model->head_dim;
-    if (width > INT32_MAX)
-        return up_fail(err, UP_USAGE,
-                       "%s: expected num_attention_heads x head_dim of at most %d, found %lld",
-                       source, INT32_MAX, width);
     return UP_OK;
 }
 

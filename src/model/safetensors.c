@@ -10,7 +10,7 @@
 #error "tensors are stored little-endian and are read as they are"
 #endif
 
-enum { HEADER_LIMIT = 100 << 20, LENGTH_BYTES = 8 }; // the limit is the format's own
+enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 }; // the limit is the format's own
 
 static const char metadata_name[] = "__metadata__";
 

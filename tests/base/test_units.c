@@ -20,6 +20,8 @@ static void test_sizes_that_parse(void **state)
                 {"1KiB", 1024},
                 {"80GiB", 85899345920},
                 {"0.5K", 512},
+                {"0.000244140625M", 256},
+                {"8388607.999755859375T", INT64_MAX - 268435455},
                 {"12B", 12},
                 {"2T", 2199023255552},
                 {"9223372036854775807", INT64_MAX}};
@@ -49,6 +51,7 @@ static void test_sizes_that_do_not(void **state)
                                        ".5K",
                                        "1.3",
                                        "0.3K",
+                                       "0.900000015562T",
                                        "nan",
                                        "inf",
                                        "9223372036854775808",
@@ -78,6 +81,7 @@ static void test_numbers(void **state)
     assert_true(up_parse_real(".5", &real) && real == .5);
     assert_false(up_parse_real("nan", &real) || up_parse_real("inf", &real) ||
                  up_parse_real("1e999", &real) || up_parse_real("1x", &real) ||
+                 up_parse_real("0x10", &real) || up_parse_real("-0X1p3", &real) ||
                  up_parse_real("", &real) || up_parse_real(".", &real));
 }
 

@@ -46,7 +46,8 @@ struct world {
     const char *hash[MANY]; // NULL: "same"
     int number[MANY];       // 0: its own
     life *live;
-    int chosen; // who does what the test is about
+    int chosen;       // who does what the test is about
+    double dies_at_s; // the chosen one, wherever it is then; 0: it does not
     struct shared *shared;
 };
 
@@ -128,6 +129,19 @@ static void keep(struct outcome *outcome, enum up_status status, const struct up
     snprintf(outcome->text, sizeof outcome->text, "%s", status ? error->text : "");
 }
 
+static void die_of(int number)
+{
+    (void)number;
+    raise(SIGKILL);
+}
+
+static void die_at(double seconds)
+{
+    signal(SIGALRM, die_of);
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = (suseconds_t)(seconds * 1e6)},
+              NULL);
+}
+
 static void be_process(struct world *world, int process)
 {
     struct outcome *outcome = &world->shared->outcome[process];
@@ -137,6 +151,7 @@ static void be_process(struct world *world, int process)
     int64_t begin = up_clock_ns();
     have_threads();
     int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+    if (world->dies_at_s > 0 && process == world->chosen) die_at(world->dies_at_s);
     nap(world->comes_at_s[process]);
     if (world->hash[process]) place.hash = world->hash[process];
     if (world->number[process]) place.process = world->number[process];
@@ -484,6 +499,26 @@ static void test_other_options(void **state)
     close_world(&world);
 }
 
+// One that has come ends while another is awaited: nobody waits for that one in vain.
+static void test_death_before_all(void **state)
+{
+    (void)state;
+    struct world world = {.processes = 3, .ranks = 6, .groups = 1, .live = meet_once};
+    struct outcome *outcome;
+    int status[MANY];
+    world.dies_at_s = 0.3;
+    world.chosen = 1;
+    world.comes_at_s[2] = 2;
+    world.limit_s = 3;
+    run_world(&world, status);
+    outcome = &world.shared->outcome[0];
+    assert_int_equal(status[1], -SIGKILL);
+    must_say(&world, 0, UP_FAILED, "process 1 (ranks 2-3) ended unexpectedly");
+    must_be_clean(&world, 0);
+    assert_true(outcome->seconds < 1.5);
+    close_world(&world);
+}
+
 // A process too many, of another run perhaps, is sent away; the others go on.
 static void test_same_number(void **state)
 {
@@ -696,13 +731,21 @@ static void test_unknown_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_goodbye),
-        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_aborts),        cmocka_unit_test(test_death_at_the_end),
-        cmocka_unit_test(test_other_options), cmocka_unit_test(test_same_number),
-        cmocka_unit_test(test_strangers),     cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_nobody),        cmocka_unit_test(test_other_program),
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_unknown_name),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_goodbye),
+        cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_aborts),
+        cmocka_unit_test(test_death_at_the_end),
+        cmocka_unit_test(test_death_before_all),
+        cmocka_unit_test(test_other_options),
+        cmocka_unit_test(test_same_number),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_nobody),
+        cmocka_unit_test(test_other_program),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_unknown_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,6 +204,7 @@ struct reception {
     struct up_peers *peers;
     int listener, missing;
     struct up_peer *stranger; // STRANGERS
+    struct pollfd *at;        // the listener, the strangers, the processes that are here
 };
 
 // What is wrong with who said hello; NULL if nothing. *fatal: with the whole run, then.
@@ -265,16 +266,32 @@ static void let_in(struct reception *reception)
     reception->stranger[place] = (struct up_peer){.fd = fd};
 }
 
+// Who is here has nothing to say before all are: it has died, or was told to end.
+static enum up_status check_here(struct up_peers *peers, int number, struct up_error *err)
+{
+    char name[64];
+    if (up_peers_receive(&peers->peer[number]) == UP_PEERS_WAIT) return UP_OK;
+    return up_fail(err, UP_FAILED, "%s ended unexpectedly",
+                   up_peers_name(peers, number, name, sizeof name));
+}
+
 static enum up_status receive_once(struct reception *reception, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct pollfd at[STRANGERS + 1] = {{.fd = reception->listener, .events = POLLIN}};
+    struct up_peers *peers = reception->peers;
+    struct pollfd *stranger = reception->at + 1, *here = stranger + STRANGERS;
+    int processes = peers->place.processes;
+    reception->at[0] = (struct pollfd){.fd = reception->listener, .events = POLLIN};
     for (int i = 0; i < STRANGERS; i++)
-        at[1 + i] = (struct pollfd){.fd = reception->stranger[i].fd, .events = POLLIN};
-    if (poll(at, STRANGERS + 1, SLICE_MS) <= 0) return UP_OK;
+        stranger[i] = (struct pollfd){.fd = reception->stranger[i].fd, .events = POLLIN};
+    for (int i = 0; i < processes; i++)
+        here[i] = (struct pollfd){.fd = peers->peer[i].fd, .events = POLLIN};
+    if (poll(reception->at, (nfds_t)(1 + STRANGERS + processes), SLICE_MS) <= 0) return UP_OK;
+    for (int i = 0; i < processes; i++)
+        if (here[i].revents) UP_TRY(check_here(peers, i, err));
     for (int i = 0; i < STRANGERS; i++)
-        if (at[1 + i].revents) UP_TRY(receive_hello(reception, &reception->stranger[i], err));
-    if (at[0].revents) let_in(reception);
+        if (stranger[i].revents) UP_TRY(receive_hello(reception, &reception->stranger[i], err));
+    if (reception->at[0].revents) let_in(reception);
 out:
     return rc;
 }
@@ -314,14 +331,16 @@ static enum up_status receive_peers(struct up_peers *peers, struct up_error *err
     struct reception reception = {
         .peers = peers, .listener = -1, .missing = peers->place.processes - 1};
     reception.stranger = calloc(STRANGERS, sizeof *reception.stranger);
-    if (!reception.stranger) return up_fail(err, UP_FAILED, "out of host memory");
-    for (int i = 0; i < STRANGERS; i++) reception.stranger[i].fd = -1;
+    reception.at = calloc(1 + STRANGERS + (size_t)peers->place.processes, sizeof *reception.at);
+    for (int i = 0; reception.stranger && i < STRANGERS; i++) reception.stranger[i].fd = -1;
+    if (!reception.stranger || !reception.at) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(open_listener(&peers->place, &reception.listener, err));
     UP_TRY(receive_all(&reception, err));
 out:
-    for (int i = 0; i < STRANGERS; i++) hang_up(&reception.stranger[i]);
+    for (int i = 0; reception.stranger && i < STRANGERS; i++) hang_up(&reception.stranger[i]);
     if (reception.listener >= 0) close(reception.listener);
     free(reception.stranger);
+    free(reception.at);
     return rc;
 }
 

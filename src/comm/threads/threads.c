@@ -28,20 +28,34 @@ static struct group *group_of(struct up_comm *comm)
     return ((struct threads_comm *)comm)->group;
 }
 
-// Waits for all; false once the group is aborted.
-static bool meet(struct group *group)
+// Waits for all. Where the group may be given up meanwhile (`unless_aborted`) false is for everyone
+// or, where all have met before that, for none.
+static bool wait_for_all(struct group *group, bool unless_aborted)
 {
     pthread_mutex_lock(&group->lock);
     uint64_t turn = group->turn;
-    if (++group->arrived == group->size) {
+    if (!(unless_aborted && group->aborted) && ++group->arrived == group->size) {
         group->arrived = 0;
         group->turn++;
         pthread_cond_broadcast(&group->turned);
     }
-    while (group->turn == turn && !group->aborted) pthread_cond_wait(&group->turned, &group->lock);
-    bool met = !group->aborted;
+    while (group->turn == turn && !(unless_aborted && group->aborted))
+        pthread_cond_wait(&group->turned, &group->lock);
+    bool met = group->turn != turn;
     pthread_mutex_unlock(&group->lock);
     return met;
+}
+
+static bool meet(struct group *group)
+{
+    return wait_for_all(group, true);
+}
+
+// Within a collective, which all ranks are in and end without waiting for anything else. An abort
+// does not call one away: the others still read its buffers.
+static void meet_within(struct group *group)
+{
+    wait_for_all(group, false);
 }
 
 /* --- The collectives' middles: from the others' posted args into mine
@@ -102,7 +116,7 @@ static void take_all_reduce(struct group *group, const struct up_collective_args
     int64_t part = up_ceil_div(mine->count, group->size), size = up_dtype_bytes[mine->dtype];
     int64_t me = mine->comm->rank;
     sum_range(group, mine, up_min(me * part, mine->count), up_min((me + 1) * part, mine->count));
-    if (!meet(group)) return;
+    meet_within(group);
     for (int from = 0; from < group->size; from++) {
         int64_t first = up_min(from * part, mine->count),
                 last = up_min((from + 1) * part, mine->count);
@@ -134,7 +148,7 @@ static void run(const void *args)
     if (!meet(group)) return;
     UP_ASSERT(group->posted[0]->kind == mine->kind);
     take[mine->kind](group, mine);
-    meet(group);
+    meet_within(group);
 }
 
 /* --- Life ----------------------------------------------------------------------------------------

@@ -172,8 +172,9 @@ static enum up_status reserve(struct up_device *device, enum up_space space, int
     if (space == UP_SPACE_DEVICE) return reserve_device(cuda_of(device), bytes, base, err);
     *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return *base == MAP_FAILED ? up_fail(err, UP_FAILED, "cannot reserve host address space")
-                               : UP_OK;
+    if (*base != MAP_FAILED) return UP_OK;
+    *base = NULL;
+    return up_fail(err, UP_FAILED, "cannot reserve host address space");
 }
 
 static void release(struct up_device *device, enum up_space space, void *base, int64_t bytes)
@@ -252,8 +253,9 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
     if (cuda->driver.create(&piece.handle, piece.bytes, &prop, 0))
         return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
                        cuda->index, up_format_bytes(text, piece.bytes));
-    if (cuda->driver.map(piece.at, piece.bytes, 0, piece.handle, 0) ||
-        cuda->driver.set_access(piece.at, piece.bytes, access, (size_t)peers)) {
+    bool mapped = !cuda->driver.map(piece.at, piece.bytes, 0, piece.handle, 0);
+    if (!mapped || cuda->driver.set_access(piece.at, piece.bytes, access, (size_t)peers)) {
+        if (mapped) cuda->driver.unmap(piece.at, piece.bytes);
         cuda->driver.release(piece.handle);
         return up_fail(err, UP_FAILED, "GPU %d: cannot map memory", cuda->index);
     }

@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// Where all clocks stop: 146 years, which a sequence of billions of tokens reaches.
+#define END_OF_TIME_NS (INT64_C(1) << 62)
+
 struct dry_device {
     struct up_device base;
     struct up_machine machine;
@@ -47,7 +50,8 @@ static struct up_interval advance(struct dry_device *dry, enum up_stream stream,
 {
     int64_t begin = up_max(dry->stream_ns[stream], dry->host_ns);
     double ns = 1e9 * (seconds > dry->machine.launch_s ? seconds : dry->machine.launch_s);
-    dry->stream_ns[stream] = begin + (int64_t)(ns + 0.5);
+    bool ends = ns < (double)(END_OF_TIME_NS - begin);
+    dry->stream_ns[stream] = ends ? begin + (int64_t)(ns + 0.5) : END_OF_TIME_NS;
     return (struct up_interval){begin, dry->stream_ns[stream]};
 }
 

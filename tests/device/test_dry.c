@@ -1,0 +1,68 @@
+/* The dry device's clock. */
+#include "device/device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static struct up_device *device_of(double link_bytes_per_s)
+{
+    const struct up_machine machine = {.name = "test",
+                                       .flops = {[UP_COST_MATMUL] = 1e12},
+                                       .memory_bytes_per_s = 1e12,
+                                       .to_host_bytes_per_s = 1e10,
+                                       .from_host_bytes_per_s = 1e10,
+                                       .link_bytes_per_s = link_bytes_per_s,
+                                       .launch_s = 1e-6};
+    struct up_error error = {0};
+    struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
+    assert_non_null(device);
+    return device;
+}
+
+static struct up_interval work(struct up_device *device, enum up_cost_class class, double flops,
+                               double bytes)
+{
+    const struct up_cost cost = {.class = class, .flops = flops, .bytes = bytes};
+    return device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost);
+}
+
+static void test_rates(void **state)
+{
+    (void)state;
+    struct up_device *device = device_of(1e9);
+    struct up_interval first = work(device, UP_COST_MATMUL, 2e12, 0);
+    assert_int_equal(first.begin_ns, 0);
+    assert_int_equal(first.end_ns, 2000000000);
+    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 1e9).end_ns, 2001000000);
+    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 0).end_ns, 2001001000);
+    assert_int_equal(work(device, UP_COST_COLLECTIVE, 0, 1e9).end_ns, 3001001000);
+    up_device_destroy(device);
+}
+
+// Work of centuries ends at the end of time, from where the clock goes neither on nor back.
+static void test_end_of_time(void **state)
+{
+    (void)state;
+    static const double flops[] = {5e30, 1e60, INFINITY};
+    for (int i = 0; i < UP_COUNT(flops); i++) {
+        struct up_device *device = device_of(0);
+        struct up_interval before = work(device, UP_COST_MATMUL, 1e12, 0);
+        struct up_interval longest = work(device, UP_COST_MATMUL, flops[i], 0);
+        struct up_interval after = work(device, UP_COST_COLLECTIVE, 0, 1);
+        assert_int_equal(longest.begin_ns, before.end_ns);
+        assert_true(longest.end_ns > INT64_C(1) << 61);
+        assert_int_equal(after.end_ns, longest.end_ns);
+        device->ops->synchronize(device, device->ops->now_in(device, UP_STREAM_COMPUTE));
+        assert_int_equal(device->ops->clock_ns(device), longest.end_ns);
+        up_device_destroy(device);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_end_of_time)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
