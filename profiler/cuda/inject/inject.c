@@ -74,7 +74,7 @@ static int push(const void *domain, const char *text)
     uint64_t parent = spot.depth ? spot.open[spot.depth - 1].id : 0;
     int rank = spot.depth ? spot.open[spot.depth - 1].rank : up_driver_current(&in->driver);
     uint64_t id = up_foreign_range_begin(in->foreign, rank, parent,
-                                         up_foreign_name(in->foreign, text), clock_of(in));
+                                         up_foreign_range_name(in->foreign, text), clock_of(in));
     spot.open[spot.depth].id = id;
     spot.open[spot.depth].rank = rank;
     spot.open[spot.depth].domain = domain;
@@ -101,8 +101,8 @@ static nvtxRangeId_t range_start(const char *text)
     struct injected *in = atomic_load(&injected);
     if (!in) return 0;
     int rank = up_driver_current(&in->driver);
-    uint64_t id = up_foreign_range_begin(in->foreign, rank, 0, up_foreign_name(in->foreign, text),
-                                         clock_of(in));
+    uint64_t id = up_foreign_range_begin(in->foreign, rank, 0,
+                                         up_foreign_range_name(in->foreign, text), clock_of(in));
     return id * UP_FOREIGN_RANKS + (uint64_t)rank;
 }
 
