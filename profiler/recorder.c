@@ -50,6 +50,7 @@ struct up_recorder {
     struct up_observer observer;
     int64_t unmarked; // kernels and copies that no mark was found for
     int64_t cpu_ns;   // the thread's, once it has ended
+    char why[512];    // the run failed; "": it did not
     struct up_event batch[BATCH_EVENTS];
 };
 
@@ -489,6 +490,11 @@ static void record_unstarted(struct up_recorder *recorder)
     end_logs(recorder);
 }
 
+void up_recorder_failed(struct up_recorder *recorder, const char *why)
+{
+    snprintf(recorder->why, sizeof recorder->why, "%s", why);
+}
+
 enum up_status up_recorder_finish(struct up_recorder *recorder, const char *outcome,
                                   struct up_error *err)
 {
@@ -497,6 +503,7 @@ enum up_status up_recorder_finish(struct up_recorder *recorder, const char *outc
         pthread_join(recorder->thread, NULL);
     else
         record_unstarted(recorder);
+    if (*recorder->why) up_store_diagnostic(recorder->store, -1, -1, "run", recorder->why);
     tell_costs(recorder);
     up_store_meta_set(recorder->store, "outcome", outcome);
     enum up_status rc = up_store_finish(recorder->store, true, err);

@@ -69,6 +69,9 @@ void up_recorder_predict(struct up_recorder *recorder,
 
 enum up_status up_recorder_start(struct up_recorder *recorder, struct up_error *err);
 
+/* Why the run failed, for a row of `diagnostic`; once, before the end. */
+void up_recorder_failed(struct up_recorder *recorder, const char *why);
+
 /* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of
  * memory" or "failed"; `complete` is 1 for all three (the run ended in order), and the recorder's
  * own costs go to meta. A trace that had stopped early (a full disk) is reported here as UP_FAILED

@@ -158,6 +158,32 @@ static void test_injected_books(void **state)
     folder_remove(folder);
 }
 
+// Two threads: within is the range of the one that asked, whatever the other has begun since.
+static void test_ranges_of_two_threads(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char *folder = folder_enter();
+    fixture_open(&f, "threads.db");
+    fixture_describe(&f);
+    fixture_meta(&f, "recorded_by", "injection");
+    fixture_range_begin(&f, "train", -1);
+    fixture_range_begin(&f, "forward", -1);
+    int64_t forward = f.last_range;
+    fixture_range_begin(&f, "loader", -1);
+    fixture_sql(&f, "UPDATE range SET parent = NULL WHERE name = 'loader'");
+    fixture_alloc(&f,
+                  (struct fixture_tensor){
+                      .name = "libc10_cuda.so", .category = "workspace", .layer = -1, .bytes = 9});
+    fixture_sql(&f, "UPDATE tensor SET range_id = %lld", (long long)forward);
+    fixture_close(&f);
+    json_t *root = report_json("peak --json threads.db");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "peak"), "range")),
+                        "train > forward");
+    json_decref(root);
+    folder_remove(folder);
+}
+
 // Sampled before a library took what it has: what was seen in between is counted to it.
 static void test_sample_of_another_time(void **state)
 {
@@ -287,8 +313,9 @@ static void test_stories_that_lie(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_books_balance),  cmocka_unit_test(test_books_do_not_balance),
-        cmocka_unit_test(test_injected_books), cmocka_unit_test(test_sample_of_another_time),
-        cmocka_unit_test(test_post_mortem),    cmocka_unit_test(test_stories_that_lie)};
+        cmocka_unit_test(test_books_balance),          cmocka_unit_test(test_books_do_not_balance),
+        cmocka_unit_test(test_injected_books),         cmocka_unit_test(test_ranges_of_two_threads),
+        cmocka_unit_test(test_sample_of_another_time), cmocka_unit_test(test_post_mortem),
+        cmocka_unit_test(test_stories_that_lie)};
     return cmocka_run_group_tests_name("reconcile", tests, NULL, NULL);
 }
