@@ -149,6 +149,8 @@ static void test_injected_books(void **state)
     root = report_json("advise books.db --fit 1GiB --json");
     const json_t *beside = json_object_get(json_object_get(root, "forecast"), "library_bytes");
     assert_int_equal(json_integer_value(beside), 600 * MIB);
+    assert_non_null(strstr(json_string_value(json_array_get(json_object_get(root, "notes"), 1)),
+                           "its tensors are allocations of the driver"));
     json_decref(root);
     struct outcome outcome = report("", "books.db");
     assert_non_null(strstr(outcome.out, ", recorded by injection\n"));
