@@ -9,6 +9,7 @@
 enum {
     WAITING_MAX = 1 << 20,
     NAMES = 1 << 14,       // chains
+    NAME_MAX_BYTES = 1024, // of one without its numbers
     PHASES_KEPT = 1 << 16, // of the newest ranges
 };
 
@@ -35,6 +36,7 @@ struct up_foreign {
     struct item *waiting;
     int64_t count, room, lost;
     uint64_t last_range, last_order;
+    int64_t name_count;
     struct name *names[NAMES];
     // The teller's alone.
     uint64_t seq[UP_FOREIGN_RANKS], last_tensor[UP_FOREIGN_RANKS];
@@ -75,20 +77,52 @@ static struct name *find_name(struct name *name, const char *text)
     return name;
 }
 
-const char *up_foreign_name(struct up_foreign *foreign, const char *text)
+// With the lock held: the text where it is known, or there are fewer than `most` names; else NULL.
+static const char *intern(struct up_foreign *foreign, const char *text, int64_t most)
 {
     uint64_t hash = 5381;
     for (const char *at = text; *at; at++) hash = hash * 33 + (unsigned char)*at;
-    pthread_mutex_lock(&foreign->lock);
     struct name **chain = &foreign->names[hash % NAMES], *name = find_name(*chain, text);
     size_t size = strlen(text) + 1;
-    if (!name && (name = malloc(sizeof *name + size))) {
+    if (!name && foreign->name_count < most && (name = malloc(sizeof *name + size))) {
         memcpy(name->text, text, size);
         name->next = *chain;
         *chain = name;
+        foreign->name_count++;
     }
-    pthread_mutex_unlock(&foreign->lock);
     return name ? name->text : NULL;
+}
+
+const char *up_foreign_name(struct up_foreign *foreign, const char *text)
+{
+    pthread_mutex_lock(&foreign->lock);
+    const char *name = intern(foreign, text, INT64_MAX);
+    pthread_mutex_unlock(&foreign->lock);
+    return name;
+}
+
+// "add, seq = *": what differs by numbers alone has one name.
+static const char *without_numbers(char out[NAME_MAX_BYTES], const char *text)
+{
+    static const char digits[] = "0123456789";
+    size_t used = 0;
+    while (*text && used + 1 < NAME_MAX_BYTES) {
+        size_t number = strspn(text, digits);
+        out[used++] = number ? '*' : *text;
+        text += number ? number : 1;
+    }
+    out[used] = 0;
+    return out;
+}
+
+const char *up_foreign_range_name(struct up_foreign *foreign, const char *text)
+{
+    char folded[NAME_MAX_BYTES];
+    pthread_mutex_lock(&foreign->lock);
+    const char *name = intern(foreign, text, UP_FOREIGN_NAMES);
+    if (!name) name = intern(foreign, without_numbers(folded, text), 2 * UP_FOREIGN_NAMES);
+    pthread_mutex_unlock(&foreign->lock);
+    return name ? name : "other";
 }
 
 // With the lock held.

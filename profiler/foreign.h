@@ -19,6 +19,11 @@ void up_foreign_destroy(struct up_foreign *foreign); // NULL is fine
 
 /* The text, once for all: lives as long as `foreign`. NULL when memory is short. */
 const char *up_foreign_name(struct up_foreign *foreign, const char *text);
+/* The same for a range's name, of which a program may make new ones without end ("add, seq = 17"):
+ * after UP_FOREIGN_NAMES of them new ones have '*' for each number, and at twice as many names all
+ * further ones are "other". */
+enum { UP_FOREIGN_NAMES = 1 << 16 };
+const char *up_foreign_range_name(struct up_foreign *foreign, const char *text);
 /* The range's id, from 1; 0 where too many wait, or `name` is NULL. `parent` 0: outermost. */
 uint64_t up_foreign_range_begin(struct up_foreign *foreign, int rank, uint64_t parent,
                                 const char *name, int64_t ns);

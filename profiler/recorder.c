@@ -1,6 +1,7 @@
 /* The recorder's thread: takes from all rings, passes on what is to be kept, commits, and samples
  * the process' memory. */
 #define _GNU_SOURCE // gethostname
+#include "profiler/beside.h"
 #include "profiler/ledger.h"
 #include "profiler/recorder.h"
 #include "profiler/steps_impl.h"
@@ -31,6 +32,7 @@ struct source {
     struct up_step_log log;
     struct up_ledger *ledger;  // NULL until there is something for it
     struct up_works *works;    // NULL where nobody tells when work ran
+    struct up_beside beside;   // what was seen of steps whose rows may yet be dropped
     struct up_device *device;  // NULL, or to be asked for its use
     int64_t unkept;            // news for a ledger that there was no memory for
     int64_t last_ns, seen_ns;  // the newest event's moment, and ours when it was taken
@@ -48,6 +50,7 @@ struct up_recorder {
     struct up_observer observer;
     int64_t unmarked; // kernels and copies that no mark was found for
     int64_t cpu_ns;   // the thread's, once it has ended
+    char why[512];    // the run failed; "": it did not
     struct up_event batch[BATCH_EVENTS];
 };
 
@@ -172,16 +175,15 @@ static struct source *source_of(struct up_recorder *recorder, int rank)
     return NULL;
 }
 
-// In a step though none of its pieces of work: a row of its own.
-static void write_seen(struct up_recorder *recorder, const struct up_activity *activity,
-                       const struct up_mark *mark)
+// In a step though none of its pieces of work: a row of its own, if the step has rows.
+static void add_seen(struct source *source, const struct up_activity *activity,
+                     const struct up_mark *mark)
 {
     char stream[32];
     bool copy = activity->kind == UP_ACTIVITY_COPY;
-    if (mark->step < 0 && !recorder->observer.foreign) return;
     snprintf(stream, sizeof stream, "stream %u", activity->stream);
-    up_store_seen(
-        recorder->store, mark->rank,
+    up_beside_add(
+        &source->beside, &source->log,
         &(struct up_store_seen){.kind = copy ? UP_EVENT_COPY : UP_EVENT_KERNEL,
                                 .name = activity->name ? activity->name
                                         : copy         ? "copy"
@@ -208,9 +210,10 @@ static bool find_mark(const struct up_recorder *recorder, const struct up_activi
 static void take_foreign(struct up_recorder *recorder, const struct up_activity *activity)
 {
     struct up_mark mark = {.rank = activity->rank, .step = -1}, found;
+    struct source *source = source_of(recorder, mark.rank);
     if (find_mark(recorder, activity, &found) && found.rank == mark.rank)
         mark.range_id = found.range_id;
-    write_seen(recorder, activity, &mark);
+    if (source) add_seen(source, activity, &mark);
 }
 
 static void take_ran(struct up_recorder *recorder, const struct up_activity *activity)
@@ -229,8 +232,8 @@ static void take_ran(struct up_recorder *recorder, const struct up_activity *act
     if (mark.work_id)
         up_works_add(source->works, recorder->store, source->log.settled, mark.work_id, mark.kind,
                      activity->begin_ns, activity->end_ns);
-    else
-        write_seen(recorder, activity, &mark);
+    else if (mark.step >= 0)
+        add_seen(source, activity, &mark);
 }
 
 void up_recorder_activity(struct up_recorder *recorder, const struct up_activity *activity)
@@ -270,23 +273,25 @@ static void observe(struct up_recorder *recorder, bool last)
     for (int i = 0; i < recorder->source_count; i++) {
         struct source *source = &recorder->sources[i];
         if (source->works) up_works_write(source->works, recorder->store, source->log.settled);
+        up_beside_settle(&source->beside, &source->log);
     }
 }
 
 static void tell_lost(struct up_recorder *recorder)
 {
-    int64_t memory = 0, works = 0;
-    char text[160];
+    int64_t memory = 0, works = 0, beside = 0;
+    char text[256];
     for (int i = 0; i < recorder->source_count; i++) {
         const struct source *source = &recorder->sources[i];
         memory += source->unkept + (source->ledger ? up_ledger_lost(source->ledger) : 0);
         works += source->works ? up_works_lost(source->works) : 0;
+        beside += source->beside.lost;
     }
-    if (!memory && !works && !recorder->unmarked) return;
+    if (!memory && !works && !beside && !recorder->unmarked) return;
     snprintf(text, sizeof text,
              "not told: the call behind %lld kernels and copies, the times of %lld pieces of work, "
-             "%lld allocations of the driver",
-             (long long)recorder->unmarked, (long long)works, (long long)memory);
+             "%lld allocations of the driver, %lld kernels and copies beside a step's own",
+             (long long)recorder->unmarked, (long long)works, (long long)memory, (long long)beside);
     up_recorder_diagnostic(recorder, "observer", text);
 }
 
@@ -340,6 +345,7 @@ static void release(struct up_recorder *recorder)
         up_trace_destroy(recorder->sources[i].trace);
         up_ledger_destroy(recorder->sources[i].ledger);
         up_works_destroy(recorder->sources[i].works);
+        up_beside_release(&recorder->sources[i].beside);
     }
     free(recorder->sources);
     free(recorder);
@@ -468,6 +474,8 @@ static void tell_costs(struct up_recorder *recorder)
         waits += (int64_t)up_trace_waits(recorder->sources[i].trace);
         bytes += ring_bytes() + up_step_log_bytes(&recorder->sources[i].log);
         if (recorder->sources[i].ledger) bytes += up_ledger_bytes(recorder->sources[i].ledger);
+        if (recorder->sources[i].works) bytes += up_works_bytes_max();
+        bytes += up_beside_bytes(&recorder->sources[i].beside);
     }
     set_number(recorder, "events_written", up_store_rows(recorder->store));
     set_number(recorder, "recorder_ns", recorder->cpu_ns);
@@ -482,6 +490,11 @@ static void record_unstarted(struct up_recorder *recorder)
     end_logs(recorder);
 }
 
+void up_recorder_failed(struct up_recorder *recorder, const char *why)
+{
+    snprintf(recorder->why, sizeof recorder->why, "%s", why);
+}
+
 enum up_status up_recorder_finish(struct up_recorder *recorder, const char *outcome,
                                   struct up_error *err)
 {
@@ -490,6 +503,7 @@ enum up_status up_recorder_finish(struct up_recorder *recorder, const char *outc
         pthread_join(recorder->thread, NULL);
     else
         record_unstarted(recorder);
+    if (*recorder->why) up_store_diagnostic(recorder->store, -1, -1, "run", recorder->why);
     tell_costs(recorder);
     up_store_meta_set(recorder->store, "outcome", outcome);
     enum up_status rc = up_store_finish(recorder->store, true, err);

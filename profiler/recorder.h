@@ -9,12 +9,12 @@
  * (--trace-steps A:B) whole rows are written for those steps alone; other steps carry same_as_step
  * if their hash is that of the last step written whole.
  *
- * Also about four times a second what the process and its devices have in use.
+ * Also about ten times a second what the process has in use, and about four times its devices.
  *
  * Memory: a ring of RING_EVENTS events per rank, and two buffers of at most STEP_EVENTS_MAX events
  * or keys per rank: up_recorder_memory_bound() says how much in all. A step of more events than
  * that is written whole each time, and a diagnostic row says so. An observer of times may take 8
- * MiB more a rank.
+ * MiB more a rank, and 3 more for what ran beside the work of a step that may repeat.
  */
 #ifndef UP_PROFILER_RECORDER_H
 #define UP_PROFILER_RECORDER_H
@@ -68,6 +68,9 @@ void up_recorder_predict(struct up_recorder *recorder,
                          const struct up_store_prediction *prediction);
 
 enum up_status up_recorder_start(struct up_recorder *recorder, struct up_error *err);
+
+/* Why the run failed, for a row of `diagnostic`; once, before the end. */
+void up_recorder_failed(struct up_recorder *recorder, const char *why);
 
 /* Waits until all rings are closed and written, then finishes the file: outcome "ok", "out of
  * memory" or "failed"; `complete` is 1 for all three (the run ended in order), and the recorder's

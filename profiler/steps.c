@@ -7,8 +7,12 @@
 bool up_step_log_init(struct up_step_log *log, struct up_store *store, int rank,
                       struct up_span span)
 {
-    *log = (struct up_step_log){
-        .store = store, .rank = rank, .span = span, .key_count = -1, .whole.step = -1};
+    *log = (struct up_step_log){.store = store,
+                                .rank = rank,
+                                .span = span,
+                                .key_count = -1,
+                                .newest = -1,
+                                .whole.step = -1};
     // Large enough to be mapped, so that the system gives a page only once it is used.
     log->keys = malloc(UP_STEP_EVENTS_MAX * sizeof *log->keys);
     log->held = aligned_alloc(_Alignof(struct up_event), UP_STEP_EVENTS_MAX * sizeof *log->held);
@@ -66,12 +70,29 @@ static void hold(struct up_step_log *log, const struct up_event *event)
     log->most_held = up_max(log->most_held, log->held_count);
 }
 
+static void set_fate(struct up_step_log *log, bool kept)
+{
+    uint64_t at = (uint64_t)log->newest % UP_STEP_FATES, bit = UINT64_C(1) << at % 64;
+    log->kept[at / 64] = kept ? log->kept[at / 64] | bit : log->kept[at / 64] & ~bit;
+}
+
+enum up_step_fate up_step_log_fate(const struct up_step_log *log, int64_t step)
+{
+    if (step < 0) return UP_STEP_KEPT;
+    if (step > log->newest) return UP_STEP_UNDECIDED;
+    if (step == log->newest && log->mode == UP_STEP_REPEATING) return UP_STEP_UNDECIDED;
+    if (log->newest - step >= UP_STEP_FATES) return UP_STEP_DROPPED;
+    uint64_t at = (uint64_t)step % UP_STEP_FATES;
+    return log->kept[at / 64] >> at % 64 & 1 ? UP_STEP_KEPT : UP_STEP_DROPPED;
+}
+
 // From here on the step is written as it comes.
 static void write_held(struct up_step_log *log)
 {
     for (int i = 0; i < log->held_count; i++) write_event(log, &log->held[i]);
     log->held_count = 0;
     log->mode = UP_STEP_WHOLE;
+    set_fate(log, true);
 }
 
 static void remember_key(struct up_step_log *log, uint64_t key)
@@ -173,6 +194,8 @@ static void begin_step(struct up_step_log *log, const struct up_event *event)
 {
     abandon_step(log);
     log->mode = mode_of_step(log, event->step);
+    log->newest = event->step;
+    set_fate(log, log->mode == UP_STEP_WHOLE);
     log->position = 0;
     log->steps++;
     up_store_step_begin(log->store, log->rank, event);

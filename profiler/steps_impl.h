@@ -18,6 +18,7 @@ enum {
     UP_STEP_EVENTS_MAX = 1 << 18, // events of a step that can be held back
     UP_STEPS_ALWAYS_WHOLE = 3,    // the first ones
     UP_COMMIT_ROWS = 10000,       // rows a transaction may grow to
+    UP_STEP_FATES = 1 << 16,      // steps back that are remembered to be kept or not
 };
 
 enum up_step_mode {
@@ -47,6 +48,8 @@ struct up_step_log {
         uint64_t peak_seq, event_hash;
         int64_t peak_bytes;
     } whole;
+    int64_t newest;                    // the step that began last; -1: none yet
+    uint64_t kept[UP_STEP_FATES / 64]; // a bit a step, by its number: it is written whole
     bool too_long_told;
     int64_t most_keys, most_held; // so far
 };
@@ -60,6 +63,11 @@ void up_step_log_release(struct up_step_log *log);
 void up_step_log_take(struct up_step_log *log, const struct up_event *event);
 /* No more will come; a step that is still open is written as far as it got. */
 void up_step_log_end(struct up_step_log *log);
+
+/* Whether what happened in the step has rows: outside steps (-1) it has. Of a step longer ago than
+ * UP_STEP_FATES nobody knows any more, so that it counts as dropped. */
+enum up_step_fate { UP_STEP_KEPT, UP_STEP_DROPPED, UP_STEP_UNDECIDED };
+enum up_step_fate up_step_log_fate(const struct up_step_log *log, int64_t step);
 
 /* Host memory touched so far, and what it can come to. */
 int64_t up_step_log_bytes(const struct up_step_log *log);

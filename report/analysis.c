@@ -61,15 +61,18 @@ static enum up_status read_meta(const struct up_run *run, struct up_run_facts *f
         const char *key;
         char *text;
     } texts[] = {
-        {"run_id", facts->run_id}, {"config_hash", facts->config_hash}, {"command", facts->command},
-        {"model", facts->model},   {"device", facts->device},           {"as", facts->as},
-        {"dtype", facts->dtype},   {"started", facts->started},         {"outcome", facts->outcome},
+        {"run_id", facts->run_id},   {"config_hash", facts->config_hash},
+        {"command", facts->command}, {"model", facts->model},
+        {"device", facts->device},   {"as", facts->as},
+        {"dtype", facts->dtype},     {"started", facts->started},
+        {"outcome", facts->outcome}, {"recorded_by", facts->recorded_by},
     };
     for (int i = 0; i < UP_COUNT(texts); i++)
         UP_TRY(read_text(run, texts[i].key, texts[i].text, UP_META_TEXT, err));
     char complete[UP_META_TEXT];
     UP_TRY(read_text(run, "complete", complete, sizeof complete, err));
     facts->complete = !strcmp(complete, "1");
+    facts->injected = !strcmp(facts->recorded_by, "injection");
     facts->dry = !strcmp(facts->device, "dry");
     facts->out_of_memory = !strcmp(facts->outcome, "out of memory");
     UP_TRY(read_meta_numbers(run, facts, err));

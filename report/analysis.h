@@ -18,12 +18,13 @@ struct up_run_facts {
     // As meta has them; "" where it has not.
     char run_id[UP_META_TEXT], config_hash[UP_META_TEXT], command[UP_META_TEXT],
         model[UP_META_TEXT], device[UP_META_TEXT], as[UP_META_TEXT], dtype[UP_META_TEXT],
-        started[UP_META_TEXT], outcome[UP_META_TEXT];
+        started[UP_META_TEXT], outcome[UP_META_TEXT], recorded_by[UP_META_TEXT];
     // UP_NONE where meta has no such number.
     int64_t schema_version, ranks, cp, dp, seq_len, batch, accum, parameters, steps_planned,
         events_written, recorder_ns, recorder_bytes, ring_waits;
     int64_t layers; // with tensors of their own; UP_NONE where there are none
     bool complete;  // the run closed its trace
+    bool injected;  // recorded by injection: of a program that is not ours, which has no steps
     bool dry;       // a forecast
     bool out_of_memory;
 

@@ -5,16 +5,12 @@
 #include <string.h>
 
 /* Driver-level allocations in space ?3, by owner, that are held at ?2 (all, where that is
- * negative). ?4: of a program that is not ours every allocation that was seen is a tensor already,
- * and what is left is what nobody saw its context take, and what the driver's pools keep. */
+ * negative). */
 static const char held_sql[] =
-    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc d WHERE rank = ?1 AND "
+    "SELECT owner, CAST(total(max(bytes, 0)) AS INTEGER) FROM device_alloc WHERE rank = ?1 AND "
     "space = ?3"
     " AND (?2 < 0 OR (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))"
-    " AND (?4 = 0 OR owner = 'async pool' OR (owner = 'context' AND NOT EXISTS"
-    "  (SELECT 1 FROM tensor t WHERE t.rank = d.rank AND t.space = d.space"
-    "  AND t.alloc_ns = d.alloc_ns AND t.bytes = d.bytes)))"
-    " GROUP BY owner ORDER BY 2 DESC, 1";
+    " AND " UP_SQL_NO_TENSOR " GROUP BY owner ORDER BY 2 DESC, 1";
 
 /* The sample nearest to ?2, of those between the same changes of what the driver has given, if
  * there are any: a sample from before a library was set up would not speak of the same memory. */
@@ -34,13 +30,9 @@ static enum up_status read_held(const struct up_run *run, int64_t rank, enum up_
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
-    int64_t capacity = 0, injected = 0;
+    int64_t capacity = 0;
     bool row;
-    UP_TRY(up_query_value(run,
-                          "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = "
-                          "'injection'",
-                          UP_BIND_NONE, 0, &injected, err));
-    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns, 0, injected), err));
+    UP_TRY(up_query_open(&query, run, held_sql, UP_BIND(rank, ns), err));
     up_query_bind_text(&query, 3, up_space_names[space]);
     for (;;) {
         UP_TRY(up_query_next(&query, &row, err));
@@ -66,6 +58,12 @@ out:
     return rc;
 }
 
+/* By how much what the driver has given is more at ?3 than it was at ?2. */
+static const char changed_sql[] =
+    "SELECT CAST(total(max(bytes, 0) * ((alloc_ns <= ?3 AND (free_ns IS NULL OR free_ns > ?3))"
+    " - (alloc_ns <= ?2 AND (free_ns IS NULL OR free_ns > ?2)))) AS INTEGER)"
+    " FROM device_alloc WHERE rank = ?1 AND space = 'device'";
+
 static enum up_status read_sample(const struct up_run *run, int64_t rank, int64_t ns,
                                   struct up_reconciliation *sums, struct up_error *err)
 {
@@ -79,6 +77,10 @@ static enum up_status read_sample(const struct up_run *run, int64_t rank, int64_
         sums->device_used_bytes = up_max(UP_NONE, up_query_integer(&query, 0, UP_NONE));
         sums->sample_ns = up_query_integer(&query, 1, 0);
     }
+    if (sums->device_used_bytes == UP_NONE || ns < 0) goto out;
+    UP_TRY(up_query_value(run, changed_sql, UP_BIND(rank, sums->sample_ns, ns), 0,
+                          &sums->changed_bytes, err));
+    sums->device_used_bytes = up_max(0, up_sum(sums->device_used_bytes, sums->changed_bytes));
 out:
     up_query_close(&query);
     return rc;
@@ -161,6 +163,11 @@ enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t
     enum up_status rc = UP_OK;
     *breakdown = (struct up_breakdown){.host_peak = {.rank = UP_NONE, .seq = UP_NONE}};
     struct up_peak *peak = &breakdown->peak;
+    int64_t injected;
+    UP_TRY(up_query_value(
+        run, "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = 'injection'",
+        UP_BIND_NONE, 0, &injected, err));
+    breakdown->injected = injected;
     UP_TRY(up_peak_find(run, rank, step, peak, err));
     if (peak->rank == UP_NONE) return UP_OK;
     UP_TRY(up_place_read(run, peak->rank, UP_SPACE_DEVICE, peak->seq, &breakdown->place, err));

@@ -19,12 +19,14 @@ struct up_reconciliation {
     } * libraries; // driver-level allocations held at the peak, other than arenas
     int64_t library_count;
     int64_t before_bytes;       // on the device before the run; 0 where unknown
-    int64_t device_used_bytes;  // the sample nearest to the peak; UP_NONE: the device cannot tell
-    int64_t sample_ns;          // when that was taken
+    int64_t device_used_bytes;  // at the peak; UP_NONE: the device cannot tell
+    int64_t sample_ns;          // of the sample nearest to the peak, which tells it, with
+    int64_t changed_bytes;      // what the driver has given from then to the peak, or back
     int64_t unattributed_bytes; // what is left of device_used_bytes; may be negative
 };
 
 struct up_breakdown {
+    bool injected;       // of a program that is not ours, and has no steps
     struct up_peak peak; // rank UP_NONE: no tensor was recorded, all else is empty
     struct up_place place;
     struct up_live live;
@@ -36,6 +38,14 @@ struct up_breakdown {
     struct up_live_groups host_categories;
     struct up_reconciliation host_sums;
 };
+
+/* Of rows of device_alloc of rank ?1: those that are no tensor as well. Of a program that is not
+ * ours every allocation that was seen is a tensor already; what is left is what nobody saw its
+ * context take, and what the driver's pools keep. */
+#define UP_SQL_NO_TENSOR                                                                           \
+    "(NOT EXISTS (SELECT 1 FROM meta WHERE key = 'recorded_by' AND value = 'injection')"           \
+    " OR owner = 'async pool' OR (owner = 'context' AND (space, alloc_ns, bytes) NOT IN"           \
+    "  (SELECT space, alloc_ns, bytes FROM tensor WHERE rank = ?1 AND name = 'context')))"
 
 /* `rank` and `step` as for up_peak_find. */
 enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t step,

@@ -165,6 +165,10 @@ static enum up_status advise_by_rules(const struct advise_options *o, const stru
     UP_TRY(up_breakdown_read(run, UP_NONE, UP_NONE, &breakdown, err));
     UP_TRY(up_modelled_read(run, &breakdown, o->fit, true, &modelled, err));
     up_section_modelled_now(emitter, &modelled, &facts, run->path, why);
+    if (facts.injected)
+        up_emit_note(emitter, "its tensors are allocations of the driver: whether they hold "
+                              "weights, activations or what a framework keeps free is not known, "
+                              "and so not what would shrink them");
     up_section_modelled_ladder(emitter, &modelled);
     up_section_modelled_path(emitter, &modelled);
     up_section_modelled_rules(emitter, &modelled);

@@ -220,21 +220,53 @@ out:
     return rc;
 }
 
+// The figures of a machine say nothing beside its name.
+static bool follows(const struct up_config_differences *d, const struct up_config_difference *one)
+{
+    if (strncmp(one->name, "machine.", 8) != 0) return false;
+    for (int64_t i = 0; i < d->count; i++)
+        if (!strcmp(d->items[i].name, "machine")) return true;
+    return false;
+}
+
+enum { LIST_TEXT = 512, MORE_TEXT = 64 };
+
+// As many as stand on a few lines, and how many more there are.
+static void list_differences(const struct up_config_differences *d,
+                             char text[LIST_TEXT + MORE_TEXT])
+{
+    size_t used = 0;
+    int64_t listed = 0, all = 0;
+    text[0] = 0;
+    for (int64_t i = 0; i < d->count; i++) {
+        char one[320];
+        const struct up_config_difference *item = &d->items[i];
+        if (follows(d, item)) continue;
+        all++;
+        int length = snprintf(one, sizeof one, "%s%s %s (baseline %s)", listed ? ", " : "",
+                              item->name, *item->value[1] ? item->value[1] : "not there",
+                              *item->value[0] ? item->value[0] : "not there");
+        if (listed < all - 1 || used + (size_t)length >= LIST_TEXT) continue;
+        memcpy(text + used, one, (size_t)length + 1);
+        used += (size_t)length;
+        listed++;
+    }
+    if (listed < all)
+        snprintf(text + used, MORE_TEXT, ", and %lld more (upipe-report diff)",
+                 (long long)(all - listed));
+}
+
 static enum up_status note_config(struct check *check, struct up_error *err)
 {
     struct up_config_differences d = {0};
     enum up_status rc = up_config_compare(&check->baseline->run, &check->run->run, &d, err);
-    char text[768] = "";
-    for (int64_t i = 0; rc == UP_OK && i < d.count; i++) {
-        size_t used = strlen(text); // what does not fit is cut
-        snprintf(text + used, sizeof text - used, "%s%s %s (baseline %s)", i ? ", " : "",
-                 d.items[i].name, *d.items[i].value[1] ? d.items[i].value[1] : "not there",
-                 *d.items[i].value[0] ? d.items[i].value[0] : "not there");
-    }
-    up_config_differences_release(&d);
+    char text[LIST_TEXT + MORE_TEXT];
+    if (rc == UP_OK) list_differences(&d, text);
     bool same = !strcmp(check->run->facts.config_hash, check->baseline->facts.config_hash);
     up_emit_flag(check->emitter, "same_config", NULL, same);
-    if (*text) up_emit_note(check->emitter, "configured otherwise than the baseline: %s", text);
+    if (rc == UP_OK && *text)
+        up_emit_note(check->emitter, "configured otherwise than the baseline: %s", text);
+    up_config_differences_release(&d);
     return rc;
 }
 

@@ -97,6 +97,32 @@ out:
     return rc;
 }
 
+static bool computed(const json_t *config)
+{
+    const json_t *device = json_object_get(json_object_get(config, "options"), "device");
+    return !device || !json_is_string(device) || strcmp(json_string_value(device), "dry") != 0;
+}
+
+// The host memory of a run that computed is what was free of it when that began: no two are alike.
+static enum up_status compare_machines(const json_t *a, const json_t *b,
+                                       struct up_config_differences *differences,
+                                       struct up_error *err)
+{
+    const json_t *there[2] = {json_object_get(a, "machine"), json_object_get(b, "machine")};
+    json_t *machines[2];
+    for (int side = 0; side < 2; side++) {
+        machines[side] = there[side] ? json_copy((json_t *)there[side]) : json_object();
+        if (computed(a) || computed(b)) json_object_del(machines[side], "host_bytes");
+    }
+    enum up_status rc =
+        machines[0] && machines[1]
+            ? compare_objects(machines[0], machines[1], "machine.", 1, differences, err)
+            : up_no_memory(err);
+    json_decref(machines[0]);
+    json_decref(machines[1]);
+    return rc;
+}
+
 // Options first; then the model's shape and what stands beside both, without "config", which only
 // repeats what the options say.
 static enum up_status compare_configs(const json_t *a, const json_t *b,
@@ -110,8 +136,7 @@ static enum up_status compare_configs(const json_t *a, const json_t *b,
     UP_TRY(compare_objects(json_object_get(json_object_get(a, "config"), "model"),
                            json_object_get(json_object_get(b, "config"), "model"), "model.", 1,
                            differences, err));
-    UP_TRY(compare_objects(json_object_get(a, "machine"), json_object_get(b, "machine"), "machine.",
-                           1, differences, err));
+    UP_TRY(compare_machines(a, b, differences, err));
 out:
     return rc;
 }

@@ -216,6 +216,35 @@ static enum up_status read_range(const struct up_run *run, int64_t rank, int64_t
     return rc;
 }
 
+// From the range that the allocation was made in outwards: it knows that better than the moment,
+// in which other threads have ranges open too.
+static enum up_status read_own_range(const struct up_run *run, int64_t range_id,
+                                     struct up_place *place, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    size_t used = 0;
+    bool row;
+    UP_TRY(up_query_open(&query, run,
+                         "WITH RECURSIVE around(name, parent, depth) AS ("
+                         "  SELECT name, parent, 0 FROM range WHERE id = ?1 UNION ALL"
+                         "  SELECT r.name, r.parent, depth + 1 FROM around a JOIN range r"
+                         "  ON r.id = a.parent WHERE depth < 32)"
+                         " SELECT name FROM around ORDER BY depth DESC",
+                         UP_BIND(range_id), err));
+    for (;;) {
+        char name[256];
+        UP_TRY(up_query_next(&query, &row, err));
+        if (!row || used >= sizeof place->range) break;
+        up_query_copy(&query, 0, name, sizeof name);
+        used += (size_t)snprintf(place->range + used, sizeof place->range - used, "%s%s",
+                                 used ? " > " : "", name);
+    }
+out:
+    up_query_close(&query);
+    return rc;
+}
+
 // The allocation knows its phase and layer better than the range around it.
 static enum up_status read_allocation(const struct up_run *run, int64_t rank, enum up_space space,
                                       int64_t seq, struct up_place *place, struct up_error *err)
@@ -223,10 +252,11 @@ static enum up_status read_allocation(const struct up_run *run, int64_t rank, en
     enum up_status rc = UP_OK;
     struct up_query query = {0};
     bool row;
-    UP_TRY(up_query_open(&query, run,
-                         "SELECT name, category, dtype, shape, bytes, alloc_ns, phase, layer"
-                         " FROM tensor WHERE rank = ?1 AND alloc_seq = ?2 AND space = ?3 LIMIT 1",
-                         UP_BIND(rank, seq), err));
+    UP_TRY(up_query_open(
+        &query, run,
+        "SELECT name, category, dtype, shape, bytes, alloc_ns, phase, layer,"
+        " range_id FROM tensor WHERE rank = ?1 AND alloc_seq = ?2 AND space = ?3 LIMIT 1",
+        UP_BIND(rank, seq), err));
     up_query_bind_text(&query, 3, up_space_names[space]);
     UP_TRY(up_query_next(&query, &row, err));
     place->name = up_query_text(&query, 0);
@@ -243,7 +273,9 @@ static enum up_status read_allocation(const struct up_run *run, int64_t rank, en
     if (!place->name || !place->category || !place->dtype || !place->shape ||
         (row && !place->phase))
         UP_TRY(up_no_memory(err));
+    int64_t range_id = up_query_integer(&query, 8, UP_NONE);
     UP_TRY(up_query_end(&query, err));
+    if (range_id != UP_NONE) UP_TRY(read_own_range(run, range_id, place, err));
 out:
     up_query_close(&query);
     return rc;

@@ -39,6 +39,10 @@ enum up_status up_query_next(struct up_query *query, bool *row, struct up_error 
 enum up_status up_query_end(struct up_query *query, struct up_error *err);
 void up_query_close(struct up_query *query);
 
+/* Of rows of kernel and copy: those of what the step itself told. What was seen beside that, and
+ * has ids of its own, comes in no order that says anything. */
+#define UP_SQL_TOLD "id < 4611686018427387904"
+
 /* Columns of the current row, from 0; where there is no row they are NULL. */
 int64_t up_query_integer(const struct up_query *query, int column, int64_t if_null);
 double up_query_real(const struct up_query *query, int column); // NaN if NULL

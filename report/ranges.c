@@ -46,8 +46,10 @@ void up_ranges_release(struct up_ranges *ranges)
 
 static void drop_ended(struct up_ranges *ranges, int64_t seq)
 {
-    while (ranges->open_count && ranges->items[ranges->open[ranges->open_count - 1]].end_seq <= seq)
-        ranges->open_count--;
+    int kept = 0;
+    for (int i = 0; i < ranges->open_count; i++)
+        if (ranges->items[ranges->open[i]].end_seq > seq) ranges->open[kept++] = ranges->open[i];
+    ranges->open_count = kept;
 }
 
 const struct up_range *up_ranges_at(struct up_ranges *ranges, int64_t seq)

@@ -1,5 +1,5 @@
-/* Which ranges are open at a moment. Ranges nest, so those around a moment, in the order in which
- * they began, are the path to the innermost. */
+/* Which ranges are open at a moment: those around it, in the order in which they began, are the
+ * path to the innermost. Those of a program with several threads need not nest. */
 #ifndef UP_REPORT_RANGES_H
 #define UP_REPORT_RANGES_H
 

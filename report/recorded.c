@@ -198,7 +198,8 @@ static enum up_status read_room(const struct up_run *run, struct up_recorded *re
                           UP_BIND(recorded->rank), 0, &recorded->capacity_bytes, err));
     UP_TRY(up_query_value(run,
                           "SELECT CAST(total(bytes) AS INTEGER) FROM device_alloc WHERE rank = ?1"
-                          " AND space = 'device' AND owner <> 'arena' AND free_ns IS NULL",
+                          " AND space = 'device' AND owner <> 'arena' AND free_ns IS NULL"
+                          " AND " UP_SQL_NO_TENSOR,
                           UP_BIND(recorded->rank), 0, &recorded->other_bytes, err));
     recorded->capacity_bytes = known(recorded->capacity_bytes);
     recorded->other_bytes = known(recorded->other_bytes);

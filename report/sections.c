@@ -27,7 +27,8 @@ static void emit_title(struct up_emitter *emitter, const struct up_run *run,
     emit_meta(emitter, "device", facts->dry ? NULL : "on {}", facts->device);
     emit_meta(emitter, "as", another ? "as on {}" : NULL, facts->as);
     emit_meta(emitter, "dtype", "{}", facts->dtype);
-    up_emit_integer(emitter, "steps_done", steps, facts->steps_done);
+    emit_meta(emitter, "recorded_by", "recorded by {}", facts->recorded_by);
+    up_emit_integer(emitter, "steps_done", facts->injected ? NULL : steps, facts->steps_done);
     up_emit_known(emitter, "steps_planned", NULL, facts->steps_planned);
     up_emit_line_end(emitter);
 }
@@ -79,6 +80,10 @@ static void emit_options(struct up_emitter *emitter, const struct up_run_options
 static void note_incomplete(struct up_emitter *emitter, const struct up_run_facts *facts)
 {
     char ended[128] = "no step has ended";
+    if (facts->injected) {
+        up_emit_note(emitter, "INCOMPLETE: the program was killed or is still going");
+        return;
+    }
     if (facts->last_begun == UP_NONE) {
         up_emit_note(emitter,
                      "INCOMPLETE: the run was killed or is still going; no step had begun");

@@ -67,7 +67,10 @@ static void note_peak(struct up_emitter *emitter, const struct up_breakdown *bre
                      "step %lld repeated step %lld event for event and its own rows were not kept: "
                      "these are step %lld's",
                      (long long)peak->same_step, (long long)peak->step, (long long)peak->step);
-    if (peak->step == UP_NONE)
+    if (peak->step == UP_NONE && breakdown->injected)
+        up_emit_note(emitter, "the program tells of no steps: this is the highest moment of all "
+                              "that was recorded");
+    else if (peak->step == UP_NONE)
         up_emit_note(emitter, "no step left rows: this is the highest moment before the first");
     else if (peak->replayed)
         up_emit_note(emitter,
@@ -80,6 +83,11 @@ static void note_peak(struct up_emitter *emitter, const struct up_breakdown *bre
             "the trace lacks or repeats rows",
             up_format_bytes(sum, (uint64_t)live->bytes), (long long)live->bytes,
             (long long)peak->peak_bytes);
+    if (breakdown->sums.changed_bytes)
+        up_emit_note(emitter,
+                     "what the device has in use was not asked there: it is that of the nearest "
+                     "time it was, and %s that the driver has given or taken back in between",
+                     up_text_bytes(sum, breakdown->sums.changed_bytes));
     if (live->impossible)
         up_emit_note(emitter, "%lld of the tensors alive there have negative sizes, counted as 0",
                      (long long)live->impossible);

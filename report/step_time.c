@@ -176,9 +176,11 @@ out:
 static const char step_sql[] =
     "SELECT step, rank, begin_ns, end_ns FROM step s"
     " WHERE step = (SELECT k.step FROM kernel k JOIN step e ON e.step = k.step AND e.rank = k.rank"
-    " WHERE e.begin_ns >= 0 AND e.end_ns > e.begin_ns ORDER BY k.id DESC LIMIT 1)"
+    " WHERE k." UP_SQL_TOLD " AND e.begin_ns >= 0 AND e.end_ns > e.begin_ns"
+    " ORDER BY k.id DESC LIMIT 1)"
     " AND begin_ns >= 0 AND end_ns > begin_ns"
-    " AND EXISTS (SELECT 1 FROM kernel k WHERE k.step = s.step AND k.rank = s.rank)"
+    " AND EXISTS (SELECT 1 FROM kernel k WHERE k." UP_SQL_TOLD
+    " AND k.step = s.step AND k.rank = s.rank)"
     " ORDER BY rank LIMIT 1";
 
 // The step, its rank and its ends; UP_NONE where no step that ended has kernels.

@@ -32,7 +32,8 @@ static enum up_status find_stretch(const struct up_run *run, struct stretch *str
     UP_TRY(up_query_open(&query, run,
                          "SELECT k.rank, min(k.step), max(k.step), count(DISTINCT k.step)"
                          " FROM kernel k JOIN step s ON s.rank = k.rank AND s.step = k.step"
-                         " WHERE s.end_ns IS NOT NULL AND s.same_as_step IS NULL"
+                         " WHERE k." UP_SQL_TOLD
+                         " AND s.end_ns IS NOT NULL AND s.same_as_step IS NULL"
                          " GROUP BY k.rank ORDER BY k.rank LIMIT 1",
                          UP_BIND_NONE, err));
     UP_TRY(up_query_next(&query, &row, err));
@@ -87,7 +88,7 @@ static enum up_work_sort sort_of_name(const char *name)
 static const char kernel_sql[] =
     "SELECT k.step, k.name, (k.end_ns - k.begin_ns) * 1e-9, k.flops FROM kernel k"
     " JOIN step s ON s.rank = k.rank AND s.step = k.step"
-    " WHERE k.rank = ?1 AND k.step BETWEEN ?2 AND ?3"
+    " WHERE k." UP_SQL_TOLD " AND k.rank = ?1 AND k.step BETWEEN ?2 AND ?3"
     " AND s.end_ns IS NOT NULL AND s.same_as_step IS NULL ORDER BY k.step, k.id";
 
 // The cost of a step's n-th operation, if it is the same as the recorded one.
@@ -144,8 +145,8 @@ static enum up_status most_kernels(const struct up_run *run, const struct stretc
                                    int64_t *most, struct up_error *err)
 {
     return up_query_value(run,
-                          "SELECT max(n) FROM (SELECT count(*) AS n FROM kernel WHERE rank = ?1"
-                          " AND step BETWEEN ?2 AND ?3 GROUP BY step)",
+                          "SELECT max(n) FROM (SELECT count(*) AS n FROM kernel WHERE " UP_SQL_TOLD
+                          " AND rank = ?1 AND step BETWEEN ?2 AND ?3 GROUP BY step)",
                           UP_BIND(stretch->rank, stretch->first, stretch->last), 0, most, err);
 }
 

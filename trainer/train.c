@@ -648,6 +648,7 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
     if (!run->recorder) return;
     bool out_of_memory = outcome && strstr(why->text, "out of") == why->text;
     for (int i = 0; i < run->count; i++) up_trace_close(run->members[i].trace);
+    if (outcome && !out_of_memory) up_recorder_failed(run->recorder, why->text);
     if (up_recorder_finish(run->recorder,
                            !outcome        ? "ok"
                            : out_of_memory ? "out of memory"

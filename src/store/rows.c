@@ -171,8 +171,8 @@ static const struct column times_columns[] = {
     {"begin_ns", NUMBER, 0}, {"end_ns", NUMBER, 1}, {"id", NUMBER, 2}};
 
 #define SEEN_COLUMNS                                                                               \
-    {"rank", RANK, 0}, {"name", TEXT, 0}, {"stream", TEXT, 1}, {"step", NUMBER_OR_NULL, 0},        \
-        {"range_id", NUMBER_OR_NULL, 1}, {"begin_ns", NUMBER, 2},                                  \
+    {"id", NUMBER, 5}, {"rank", RANK, 0}, {"name", TEXT, 0}, {"stream", TEXT, 1},                  \
+        {"step", NUMBER_OR_NULL, 0}, {"range_id", NUMBER_OR_NULL, 1}, {"begin_ns", NUMBER, 2},     \
     {                                                                                              \
         "end_ns", NUMBER, 3                                                                        \
     }

@@ -46,6 +46,10 @@ sqlite3_stmt *up_row_prepare(sqlite3 *db, enum up_row_kind kind);
 /* Binds and runs it: SQLITE_DONE, or what went wrong. */
 int up_row_run(sqlite3_stmt *statement, enum up_row_kind kind, const struct up_row *row);
 
+/* Ids of what was seen, beyond those of any rank: a row without an id of its own would get the one
+ * after the highest, which is that of the next piece of work, or of one whose row was dropped. */
+#define UP_SEEN_IDS (INT64_C(1) << 62)
+
 /* What `id` of a rank is in run.db. */
 int64_t up_row_id(int rank, uint64_t id);
 
@@ -57,8 +61,8 @@ struct up_store {
     bool in_transaction;
     bool shortage_told; // meta.out_of_memory is there
     int pending;
-    int64_t rows;
-    int failure_code; // SQLite's, of the first failure; SQLITE_OK while there is none
+    int64_t rows, seen; // written; of those, what up_store_seen told
+    int failure_code;   // SQLite's, of the first failure; SQLITE_OK while there is none
     char failure[512];
 };
 

@@ -133,8 +133,9 @@ enum up_status up_store_seen(struct up_store *store, int rank, const struct up_s
 {
     const char *texts[] = {seen->name, seen->stream, up_space_names[seen->from],
                            up_space_names[seen->to]};
-    const int64_t numbers[] = {seen->step, seen->range_id ? up_row_id(rank, seen->range_id) : -1,
-                               seen->begin_ns, seen->end_ns, seen->bytes};
+    const int64_t range = seen->range_id ? up_row_id(rank, seen->range_id) : -1;
+    const int64_t numbers[] = {seen->step,   range,       seen->begin_ns,
+                               seen->end_ns, seen->bytes, UP_SEEN_IDS + ++store->seen};
     return write_row(store, seen->kind == UP_EVENT_COPY ? UP_ROW_COPY_SEEN : UP_ROW_KERNEL_SEEN,
                      &(struct up_row){.rank = rank, .numbers = numbers, .texts = texts});
 }

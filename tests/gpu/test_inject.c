@@ -11,7 +11,7 @@
 #include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 
-enum { MIB = 1 << 20 };
+enum { MIB = 1 << 20, TOO_DEEP = 70 };
 
 static char folder[32], trace_path[64], self[512];
 
@@ -44,6 +44,14 @@ static int annotate(void)
     pthread_join(thread, NULL);
     nvtxRangeId_t apart = nvtxRangeStartA("apart");
     nvtxRangeEnd(apart);
+    for (int i = 0; i < TOO_DEEP; i++) nvtxRangePushA("deep");
+    for (int i = 0; i < TOO_DEEP; i++) {
+        nvtxRangePop();
+        if (i == 0) nvtxRangePushA("deepest");
+        if (i == 0) nvtxRangePop();
+    }
+    nvtxRangePushA("shallow");
+    nvtxRangePop();
     if (!fork()) {
         nvtxRangePushA("child");
         exit(0);
@@ -109,10 +117,12 @@ static void test_ranges(void **state)
     assert_int_equal(run("annotate", ""), 0);
     assert_string_equal(ask("SELECT value FROM meta WHERE key = 'complete'"), "1");
     assert_string_equal(ask("SELECT name || ' in ' || ifnull((SELECT name FROM range o WHERE o.id ="
-                            " r.parent), '-') FROM range r ORDER BY begin_seq"),
+                            " r.parent), '-') FROM range r WHERE name NOT LIKE 'deep%'"
+                            " ORDER BY begin_seq"),
                         "step in -, registered in step, forward in registered, backward in -, "
-                        "apart in -, open at the end in -");
+                        "apart in -, shallow in -, open at the end in -");
     assert_string_equal(ask("SELECT name FROM range WHERE end_seq IS NULL"), "open at the end");
+    assert_string_equal(ask("SELECT count(*) FROM range WHERE name LIKE 'deep%'"), "64");
     assert_string_equal(ask("SELECT phase FROM range WHERE name = 'backward'"), "backward");
     assert_string_equal(ask("SELECT count(*) FROM range WHERE end_ns < begin_ns"), "0");
 }

@@ -110,6 +110,11 @@ static inline void assert_consistent(sqlite3 *db)
                  " FROM range r WHERE r.id = t.range_id)",
                  "0");
     assert_query(db,
+                 "SELECT count(*) FROM (SELECT range_id FROM kernel UNION ALL SELECT range_id FROM"
+                 " copy UNION ALL SELECT range_id FROM collective) WHERE range_id IS NOT NULL AND"
+                 " range_id NOT IN (SELECT id FROM range)",
+                 "0");
+    assert_query(db,
                  "SELECT count(*) FROM range t WHERE parent IS NOT NULL AND NOT EXISTS (SELECT 1"
                  " FROM range r WHERE r.id = t.parent)",
                  "0");

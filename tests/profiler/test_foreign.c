@@ -147,10 +147,36 @@ static void test_flood(void **state)
     up_foreign_destroy(foreign);
 }
 
+// A program that numbers its ranges does not fill memory with their names.
+static void test_names_without_end(void **state)
+{
+    (void)state;
+    char text[64];
+    struct up_foreign *foreign = up_foreign_create();
+    const char *early = up_foreign_range_name(foreign, "add, seq = 0, op = 0");
+    for (int i = 0; i < UP_FOREIGN_NAMES; i++) {
+        snprintf(text, sizeof text, "add, seq = %d, op = %d", i, 3 * i);
+        assert_string_equal(up_foreign_range_name(foreign, text), text);
+    }
+    const char *late = up_foreign_range_name(foreign, "add, seq = 999999, op = 7");
+    assert_string_equal(late, "add, seq = *, op = *");
+    assert_ptr_equal(late, up_foreign_range_name(foreign, "add, seq = 1000000, op = 8"));
+    assert_ptr_equal(early, up_foreign_range_name(foreign, "add, seq = 0, op = 0"));
+    for (int i = 0; i < 2 * UP_FOREIGN_NAMES; i++) {
+        for (int bit = 0; bit < 20; bit++) text[bit] = i >> bit & 1 ? 'x' : 'o';
+        text[20] = 0;
+        late = up_foreign_range_name(foreign, text);
+    }
+    assert_string_equal(late, "other");
+    assert_string_equal(up_foreign_name(foreign, "libcudart.so.13"), "libcudart.so.13");
+    up_foreign_destroy(foreign);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order), cmocka_unit_test(test_lost_releases),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_flood)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),
+                                       cmocka_unit_test(test_lost_releases),
+                                       cmocka_unit_test(test_threads), cmocka_unit_test(test_flood),
+                                       cmocka_unit_test(test_names_without_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

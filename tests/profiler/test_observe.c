@@ -145,6 +145,12 @@ static int times_told(struct run *run)
     return told;
 }
 
+static void wait_until_told(struct run *run)
+{
+    for (int told = times_told(run); times_told(run) < told + 2;)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
 static const char work_sql[] =
     "SELECT name, step, begin_ns, end_ns FROM kernel UNION ALL"
     " SELECT name, step, begin_ns, end_ns FROM copy UNION ALL"
@@ -178,9 +184,7 @@ static void times_wait_for_their_rows(void **state)
     uint64_t range = make_range_begin(&run.m, "mlp", 2);
     uint64_t id = make_alloc(&run.m, "mlp.up", 2, 4096);
     make_work(&run, UP_EVENT_KERNEL, "matmul", 2, 900000);
-    // Told while the step still looks like the one before.
-    for (int told = times_told(&run); times_told(&run) < told + 2;)
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    wait_until_told(&run); // while the step still looks like the one before
     make_work(&run, UP_EVENT_KERNEL, "another", 2, 910000);
     make_free(&run.m, id, "mlp.up", 2, 4096);
     make_range_end(&run.m, range, "mlp", 2);
@@ -246,6 +250,70 @@ static void work_that_nobody_told_of(void **state)
                  "3|void some_kernel<float>()|0|stream 0|5000|5100");
     assert_query(db, "SELECT k.range_id = r.id FROM kernel k, range r", "1");
     assert_query(db, "SELECT kind, text LIKE '%behind 2 kernels%' FROM diagnostic", "observer|1");
+    run_release(&run, db);
+}
+
+// Its rows stay beside those of the work that is told later, and of what repeats.
+static void what_was_seen_keeps_its_rows(void **state)
+{
+    (void)state;
+    struct run run;
+    run_begin(&run);
+    make_step_begin(&run.m, 0);
+    make_work(&run, UP_EVENT_KERNEL, "matmul", 1, 1000);
+    ran(&run, make_call(&run, UP_EVENT_KERNEL, 0), 5000, 5100);
+    wait_until_told(&run);
+    make_work(&run, UP_EVENT_KERNEL, "matmul", 1, 7000);
+    make_work(&run, UP_EVENT_COPY, "x", 1, 8000);
+    give(&run, &(struct up_activity){.kind = UP_ACTIVITY_COPY,
+                                     .rank = 3,
+                                     .correlation = {make_call(&run, UP_EVENT_COPY, 0)},
+                                     .begin_ns = 9000,
+                                     .end_ns = 9100,
+                                     .bytes = 12});
+    wait_until_told(&run);
+    make_work(&run, UP_EVENT_COPY, "x", 1, 9500);
+    make_step_end(&run.m, 1);
+    sqlite3 *db = run_end(&run);
+    assert_query(db, "SELECT name, begin_ns FROM kernel ORDER BY begin_ns",
+                 "matmul|1000\nvoid some_kernel<float>()|5000\nmatmul|7000");
+    assert_query(db, "SELECT name, begin_ns, bytes FROM copy ORDER BY begin_ns",
+                 "x|8000|8\ncopy|9000|12\nx|9500|8");
+    assert_query(db, "SELECT name FROM kernel WHERE id >= 1 << 62", "void some_kernel<float>()");
+    run_release(&run, db);
+}
+
+static void step_with_seen(struct run *run, int step, const char *name, bool wait)
+{
+    make_step_begin(&run->m, step);
+    uint64_t range = make_range_begin(&run->m, "mlp", 2);
+    make_work(run, UP_EVENT_KERNEL, "matmul", 1, 100000 * (step + 1));
+    ran(run, make_call(run, UP_EVENT_KERNEL, 0), 100000 * (step + 1) + 500,
+        100000 * (step + 1) + 600);
+    if (wait) wait_until_told(run);
+    make_work(run, UP_EVENT_KERNEL, name, 1, 100000 * (step + 1) + 1000);
+    make_range_end(&run->m, range, "mlp", 2);
+    make_step_end(&run->m, 1);
+}
+
+// Of steps that repeat nothing is kept, nor of what was seen in them; told before it is known
+// whether a step repeats, it waits.
+static void what_was_seen_in_steps_that_repeat(void **state)
+{
+    (void)state;
+    struct run run;
+    run_begin(&run);
+    for (int step = 0; step < 5; step++) step_with_seen(&run, step, "add", step == 3);
+    step_with_seen(&run, 5, "another", true);
+    step_with_seen(&run, 6, "another", true);
+    sqlite3 *db = run_end(&run);
+    assert_query(db, "SELECT step, same_as_step FROM step WHERE same_as_step IS NOT NULL",
+                 "3|2\n4|2\n6|5");
+    assert_query(db, "SELECT step, begin_ns FROM kernel WHERE name LIKE 'void%' ORDER BY step",
+                 "0|100500\n1|200500\n2|300500\n5|600500");
+    assert_query(db, "SELECT count(*) FROM kernel k JOIN range r ON r.id = k.range_id", "12");
+    assert_consistent(db);
+    assert_query(db, "SELECT count(*) FROM diagnostic", "0");
     run_release(&run, db);
 }
 
@@ -393,6 +461,8 @@ int main(void)
         cmocka_unit_test(times_wait_for_their_rows),
         cmocka_unit_test(ranges_around_have_times_too),
         cmocka_unit_test(work_that_nobody_told_of),
+        cmocka_unit_test(what_was_seen_keeps_its_rows),
+        cmocka_unit_test(what_was_seen_in_steps_that_repeat),
         cmocka_unit_test(memory_is_told_with_its_rank),
         cmocka_unit_test(marks_go_in_order),
         cmocka_unit_test(marks_that_nobody_reads_are_lost),

@@ -385,9 +385,28 @@ static void refused_path_makes_no_recorder(void **state)
     assert_null(recorder);
 }
 
+// A run that failed says why, also where nothing was recorded.
+static void a_failed_run_says_why(void **state)
+{
+    (void)state;
+    struct sandbox box;
+    struct up_recorder *recorder;
+    struct up_error err = {0};
+    sandbox_init(&box);
+    assert_int_equal(
+        up_recorder_create(box.path, (struct up_span){-1, -1}, NULL, 0, &recorder, &err), UP_OK);
+    up_recorder_failed(recorder, "interrupted");
+    assert_int_equal(up_recorder_finish(recorder, "failed", &err), UP_OK);
+    sqlite3 *db = open_db(box.path);
+    assert_query(db, "SELECT kind, text FROM diagnostic", "run|interrupted");
+    sqlite3_close(db);
+    sandbox_release(&box);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failed_run_says_why),
         cmocka_unit_test(first_three_steps_are_whole),
         cmocka_unit_test(difference_is_written_whole),
         cmocka_unit_test(shorter_and_longer_steps_differ),

@@ -112,6 +112,18 @@ static int64_t whole(const json_t *row, const char *key)
     return json_integer_value(json_object_get(row, key));
 }
 
+// The notes of a report, one after the other; to be freed.
+static char *notes_of(const char *words)
+{
+    json_t *root = json_of(words, 0), *note;
+    size_t index;
+    char *text = calloc(1, 1 << 14);
+    json_array_foreach(json_object_get(root, "notes"), index, note)
+        strcat(strcat(text, json_string_value(note)), "\n");
+    json_decref(root);
+    return text;
+}
+
 /* --- check -------------------------------------------------------------------------------------
  */
 
@@ -182,6 +194,56 @@ static void test_check_host(void **state)
     new.host = 0;
     make("new.db", new);
     expect_verdict("", 0, "host memory", "WIN");
+}
+
+static void config_with_machine(char out[256], const char *device, const char *machine,
+                                int host_bytes, double launch_s)
+{
+    snprintf(out, 256,
+             "{\"options\": {\"device\": \"%s\", \"machine\": \"%s\"},"
+             " \"machine\": {\"host_bytes\": %d, \"launch_s\": %g}}",
+             device, machine, host_bytes, launch_s);
+}
+
+static void test_check_config(void **state)
+{
+    (void)state;
+    struct made new = usual();
+    char many[8192], *notes;
+    char configs[2][256];
+    // What was free of the host's memory when a run began is no configuration of it.
+    for (int dry = 0; dry < 2; dry++) {
+        for (int i = 0; i < 2; i++) {
+            config_with_machine(configs[i], dry ? "dry" : "cpu", "h200", i + 1, 1e-6);
+            new.config = configs[i];
+            make(i ? "new.db" : "old.db", new);
+        }
+        notes = notes_of("check new.db --baseline old.db --json");
+        assert_int_equal(strstr(notes, "machine.host_bytes 2 (baseline 1)") != NULL, dry);
+        free(notes);
+    }
+    // A machine's name says it all.
+    config_with_machine(configs[0], "dry", "mine.json", 7, 2e-6);
+    new.config = configs[0];
+    make("new.db", new);
+    notes = notes_of("check new.db --baseline old.db --json");
+    assert_non_null(strstr(notes, "machine mine.json (baseline h200)\n"));
+    free(notes);
+    // What is too much is counted, not cut.
+    strcpy(many, "{\"options\": {");
+    for (int i = 0; i < 100; i++)
+        sprintf(many + strlen(many), "%s\"option-%d\": \"%d\"", i ? ", " : "", i, i);
+    strcat(many, "}}");
+    new.config = many;
+    make("new.db", new);
+    notes = notes_of("check new.db --baseline base.db --json");
+    const char *last = strstr(notes, " (baseline not there), and ");
+    assert_non_null(last);
+    while (last[-1] != '-') last--;
+    int shown, more;
+    assert_int_equal(sscanf(last, "%*d %d (baseline not there), and %d more", &shown, &more), 2);
+    assert_true(shown + 1 + more >= 100 && more > 0);
+    free(notes);
 }
 
 static void test_check_time(void **state)
@@ -507,6 +569,7 @@ static void test_history_of_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(test_check_config),
         TEST(test_check_peak),
         TEST(test_check_categories_tell),
         TEST(test_check_host),

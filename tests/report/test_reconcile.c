@@ -145,6 +145,75 @@ static void test_injected_books(void **state)
                         "categories 110, arena slack 0, context 500, async pool 100, "
                         "unattributed 1, device used 711");
     json_decref(root);
+    // Nor is it what libraries take beside the tensors.
+    root = report_json("advise books.db --fit 1GiB --json");
+    const json_t *beside = json_object_get(json_object_get(root, "forecast"), "library_bytes");
+    assert_int_equal(json_integer_value(beside), 600 * MIB);
+    assert_non_null(strstr(json_string_value(json_array_get(json_object_get(root, "notes"), 1)),
+                           "its tensors are allocations of the driver"));
+    json_decref(root);
+    struct outcome outcome = report("", "books.db");
+    assert_non_null(strstr(outcome.out, ", recorded by injection\n"));
+    assert_null(strstr(outcome.out, "steps done"));
+    assert_non_null(strstr(outcome.out, "the program tells of no steps"));
+    outcome_release(&outcome);
+    folder_remove(folder);
+}
+
+// Two threads: within is the range of the one that asked, whatever the other has begun since.
+static void test_ranges_of_two_threads(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char *folder = folder_enter();
+    fixture_open(&f, "threads.db");
+    fixture_describe(&f);
+    fixture_meta(&f, "recorded_by", "injection");
+    fixture_range_begin(&f, "train", -1);
+    fixture_range_begin(&f, "forward", -1);
+    int64_t forward = f.last_range;
+    fixture_range_begin(&f, "loader", -1);
+    fixture_sql(&f, "UPDATE range SET parent = NULL WHERE name = 'loader'");
+    fixture_alloc(&f,
+                  (struct fixture_tensor){
+                      .name = "libc10_cuda.so", .category = "workspace", .layer = -1, .bytes = 9});
+    fixture_sql(&f, "UPDATE tensor SET range_id = %lld", (long long)forward);
+    fixture_close(&f);
+    json_t *root = report_json("peak --json threads.db");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "peak"), "range")),
+                        "train > forward");
+    json_decref(root);
+    folder_remove(folder);
+}
+
+// Sampled before a library took what it has: what was seen in between is counted to it.
+static void test_sample_of_another_time(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char *folder = folder_enter();
+    fixture_open(&f, "books.db");
+    fixture_describe(&f);
+    fixture_meta(&f, "recorded_by", "injection");
+    f.ns = 5000;
+    fixture_alloc(&f, (struct fixture_tensor){.name = "libc10_cuda.so",
+                                              .category = "workspace",
+                                              .layer = -1,
+                                              .bytes = 100 * MIB,
+                                              .reserved = 100 * MIB});
+    fixture_sql(&f, "INSERT INTO device_alloc SELECT id, rank, name, space, bytes, alloc_ns, NULL"
+                    " FROM tensor;"
+                    "INSERT INTO device_alloc VALUES (9, 0, 'nccl', 'device', 30 * 1048576, 5,"
+                    " 4000), (10, 0, 'context', 'device', 500 * 1048576, 5, NULL);"
+                    "INSERT INTO usage VALUES (0, 3000, 533 * 1048576, NULL)");
+    fixture_close(&f);
+    json_t *root = report_json("--json books.db");
+    assert_string_equal(items_of(json_object_get(root, "reconciliation")),
+                        "categories 100, arena slack 0, context 500, unattributed 3, "
+                        "device used 603");
+    const char *note = json_string_value(json_array_get(json_object_get(root, "notes"), 1));
+    assert_non_null(strstr(note, "and 70.0 MiB that the driver has given"));
+    json_decref(root);
     folder_remove(folder);
 }
 
@@ -246,8 +315,9 @@ static void test_stories_that_lie(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_books_balance), cmocka_unit_test(test_books_do_not_balance),
-        cmocka_unit_test(test_injected_books), cmocka_unit_test(test_post_mortem),
+        cmocka_unit_test(test_books_balance),          cmocka_unit_test(test_books_do_not_balance),
+        cmocka_unit_test(test_injected_books),         cmocka_unit_test(test_ranges_of_two_threads),
+        cmocka_unit_test(test_sample_of_another_time), cmocka_unit_test(test_post_mortem),
         cmocka_unit_test(test_stories_that_lie)};
     return cmocka_run_group_tests_name("reconcile", tests, NULL, NULL);
 }

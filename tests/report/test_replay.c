@@ -285,7 +285,8 @@ static void test_random_traces(void **state)
     }
 }
 
-// Ranges of random lengths, nested or not: the innermost is the last begun of those around a seq.
+// Ranges of random lengths, nested or not: the innermost is the last begun of those around a seq,
+// and the path has those alone.
 static void test_random_ranges(void **state)
 {
     (void)state;
@@ -310,10 +311,16 @@ static void test_random_ranges(void **state)
         assert_int_equal(up_ranges_read(&run, 0, low, high, &ranges, &error), UP_OK);
         for (int64_t seq = low; seq <= high; seq += 1 + (int64_t)draw(&random, 3)) {
             const struct up_range *range = up_ranges_at(&ranges, seq);
-            int innermost = 19;
-            while (innermost >= 0 && !(begin[innermost] <= seq && seq < end[innermost]))
-                innermost--;
+            char path[256], expected[256] = "";
+            int innermost = -1;
+            for (int i = 0; i < 20; i++) {
+                if (seq < begin[i] || seq >= end[i]) continue;
+                sprintf(expected + strlen(expected), "%s%d", innermost < 0 ? "" : " > ", i);
+                innermost = i;
+            }
             assert_int_equal(range ? atoi(range->name) : -1, innermost);
+            up_ranges_path(&ranges, path, sizeof path);
+            assert_string_equal(path, expected);
         }
         up_ranges_release(&ranges);
         fixture_close(&f);

@@ -158,7 +158,6 @@ static void test_odd_rows(void **state)
     json_decref(time);
 }
 
-// The last step that ended, of its lowest rank with kernels; nothing where there is none.
 // A GPU's rows say what was given when, not how long it took: no time is told, rather than
 // idleness.
 static void test_rows_without_times(void **state)
@@ -177,6 +176,7 @@ static void test_rows_without_times(void **state)
     json_decref(time);
 }
 
+// The last step that ended, of its lowest rank with kernels; nothing where there is none.
 static void test_which_step(void **state)
 {
     (void)state;
@@ -196,6 +196,9 @@ static void test_which_step(void **state)
     draw(&f, 2, NULL, 0); // as step 1
     fixture_step_begin(&f, 3);
     insert(&f, &unfinished, 1);
+    // What was seen beside the work of steps, here of two that have no other rows.
+    fixture_sql(&f, "INSERT INTO kernel SELECT (1 << 62) + step, 0, 'void k()', step, 'stream 7',"
+                    " NULL, begin_ns, begin_ns + 5, NULL FROM step WHERE rank = 0 AND step < 3");
     time = end(&f);
     assert_int_equal(json_integer_value(json_object_get(time, "step")), 1);
     assert_int_equal(json_integer_value(json_object_get(time, "rank")), 1);

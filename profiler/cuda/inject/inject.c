@@ -53,7 +53,7 @@ static _Thread_local struct {
         int rank;
         const void *domain;
     } open[DEPTH_MAX];
-    int depth;
+    int depth, deeper; // ranges within the last that there is room for, which have no rows
 } spot;
 
 #define EXPORT __attribute__((visibility("default")))
@@ -69,11 +69,12 @@ static int64_t clock_of(const struct injected *in)
 static int push(const void *domain, const char *text)
 {
     struct injected *in = atomic_load(&injected);
-    if (!in || spot.depth == DEPTH_MAX) return -1;
+    if (!in) return -1;
+    if (spot.depth == DEPTH_MAX) return DEPTH_MAX + spot.deeper++;
     uint64_t parent = spot.depth ? spot.open[spot.depth - 1].id : 0;
     int rank = spot.depth ? spot.open[spot.depth - 1].rank : up_driver_current(&in->driver);
     uint64_t id = up_foreign_range_begin(in->foreign, rank, parent,
-                                         up_foreign_name(in->foreign, text), clock_of(in));
+                                         up_foreign_range_name(in->foreign, text), clock_of(in));
     spot.open[spot.depth].id = id;
     spot.open[spot.depth].rank = rank;
     spot.open[spot.depth].domain = domain;
@@ -85,6 +86,7 @@ static int pop(const void *domain)
 {
     struct injected *in = atomic_load(&injected);
     int at = spot.depth - 1;
+    if (spot.deeper) return DEPTH_MAX + --spot.deeper;
     while (at >= 0 && spot.open[at].domain != domain) at--;
     if (!in || at < 0) return -1;
     up_foreign_range_end(in->foreign, spot.open[at].rank, spot.open[at].id, clock_of(in));
@@ -99,8 +101,8 @@ static nvtxRangeId_t range_start(const char *text)
     struct injected *in = atomic_load(&injected);
     if (!in) return 0;
     int rank = up_driver_current(&in->driver);
-    uint64_t id = up_foreign_range_begin(in->foreign, rank, 0, up_foreign_name(in->foreign, text),
-                                         clock_of(in));
+    uint64_t id = up_foreign_range_begin(in->foreign, rank, 0,
+                                         up_foreign_range_name(in->foreign, text), clock_of(in));
     return id * UP_FOREIGN_RANKS + (uint64_t)rank;
 }
 
