@@ -62,7 +62,8 @@ bool up_parse_size(const char *text, int64_t *value)
     int shift = unit_shift(at);
     if (shift < 0 || whole > INT64_MAX >> shift) return false;
     __int128 part = (__int128)fraction << shift;
-    if (part % place) return false;
+    bool bytes = shift && at[1]; // KiB to TiB: reports print 79.2 GiB, which no byte ends
+    if (part % place && !bytes) return false;
     if (__builtin_add_overflow(whole << shift, (int64_t)(part / place), &whole)) return false;
     *value = whole;
     return true;

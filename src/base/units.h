@@ -11,7 +11,7 @@ bool up_parse_real(const char *text, double *value); // finite only
 
 /* A count or a size: digits, optionally a decimal part, then one of K M G T or KiB MiB GiB TiB (and
  * B): powers of 1024 all, as token counts are spoken of (512K = 524288, 1.5M = 1572864). The result
- * must be whole, not negative, and below 2^63. */
+ * must be whole, not negative, and below 2^63; of KiB to TiB a part of a byte is left out. */
 bool up_parse_size(const char *text, int64_t *value);
 
 enum { UP_UNITS_TEXT = 32 };
