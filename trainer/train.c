@@ -632,9 +632,14 @@ static enum up_status run_members(struct run *run, struct up_error *err)
     }
     run_member(&run->members[0]);
     for (int i = 1; i < started; i++) pthread_join(run->members[i].thread, NULL);
-    // What the first to fail said, which it told the others.
-    for (int i = 0; i < started && !rc; i++)
-        if ((rc = run->members[i].status)) *err = run->members[i].error;
+    // What the first to fail said, which it told the others; to them it is a failure of the run,
+    // and only the one itself knows of a file at fault.
+    for (int i = 0; i < started; i++) {
+        const struct member *member = &run->members[i];
+        if (!member->status || (rc && (rc == UP_USAGE || member->status != UP_USAGE))) continue;
+        rc = member->status;
+        *err = member->error;
+    }
     return rc;
 }
 
@@ -726,6 +731,8 @@ enum up_status up_train(const struct up_train_options *options, const struct up_
     char *trace = NULL;
     struct up_train_options own = *options;
     struct run run = {.options = &own, .launch = launch, .stop = stop, .log = {.json_fd = -1}};
+    if (options->output)
+        UP_TRY(up_fail(err, UP_USAGE, "--output: expected beside upipe-train bench"));
     UP_TRY(own_options(&own, launch, &trace, err));
     if (own.resume) {
         UP_TRY(up_resume_find(&run.resume, own.resume, err));
