@@ -372,10 +372,12 @@ static void say_hello(const struct run *run)
     if (!leads(run)) return;
     if (run->launch->processes > 1)
         snprintf(processes, sizeof processes, " in %d processes", run->launch->processes);
-    printf("%s: %.4g M parameters, %s on %s, %lld rank%s%s (cp %lld, dp %lld), %lld x %s tokens a "
+    double parameters = (double)up_model_parameters(&c->model);
+    bool many = parameters >= 1e10; // which four digits of millions do not tell
+    printf("%s: %.4g %c parameters, %s on %s, %lld rank%s%s (cp %lld, dp %lld), %lld x %s tokens a "
            "step\n",
-           c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
-           run->group.seat[0].device->name, (long long)up_config_ranks(c),
+           c->model.name, parameters / (many ? 1e9 : 1e6), many ? 'B' : 'M',
+           up_dtype_names[c->dtype], run->group.seat[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", processes, (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
     if (run->resume.folder)

@@ -57,6 +57,8 @@ static void test_dry_needs_no_data(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "tokens")), 1 << 20);
     assert_true(json_integer_value(json_object_get(root, "peak_bytes")) > 8030261248 * 16);
     json_decref(root);
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "qwen3-32b", "--steps", "1");
+    assert_non_null(strstr(program.out, "qwen3-32b: 32.76 B parameters"));
     folder_remove(folder);
 }
 
