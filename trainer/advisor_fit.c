@@ -57,7 +57,7 @@ struct up_config up_leanest(const struct up_config *config, bool optimizer_host)
     lean.fsdp = up_config_ranks(&lean) > 1;
     lean.optimizer_host = optimizer_host;
     lean.checkpoint = UP_CHECKPOINT_BLOCK;
-    lean.attn_layers = lean.offload_layers = lean.model.layers;
+    lean.attn_layers = lean.offload_layers = up_config_layers(&lean);
     lean.upipe = lean.cp < lean.model.heads ? lean.cp : 0;
     up_slice_all(&lean);
     return lean;
@@ -196,11 +196,11 @@ static void add_kept(struct lattice *lattice, struct up_config config)
 {
     static const enum up_checkpoint kinds[] = {UP_CHECKPOINT_NONE, UP_CHECKPOINT_ATTN,
                                                UP_CHECKPOINT_BLOCK};
-    config.attn_layers = config.model.layers;
+    config.attn_layers = up_config_layers(&config);
     for (int k = 0; k < UP_COUNT(kinds); k++)
         for (int sent = 0; sent <= (kinds[k] != UP_CHECKPOINT_NONE); sent++) {
             config.checkpoint = kinds[k];
-            config.offload_layers = sent ? config.model.layers : 0;
+            config.offload_layers = sent ? up_config_layers(&config) : 0;
             add(lattice, &config);
         }
 }
@@ -332,16 +332,16 @@ static enum up_status keep_attention(struct lattice *lattice, const struct up_co
                                      struct up_candidate *best, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t low = 0, high = config->model.layers;
+    int64_t layers = up_config_layers(config), low = 0, high = layers;
     if (config->checkpoint != UP_CHECKPOINT_BLOCK) return UP_OK;
     while (low < high) {
         struct up_config some = *config;
         struct up_candidate here;
         enum up_room room;
         some.checkpoint = UP_CHECKPOINT_ATTN;
-        some.offload_layers = config->offload_layers ? config->model.layers : 0;
+        some.offload_layers = config->offload_layers ? layers : 0;
         // All, if that is possible; otherwise by halves.
-        some.attn_layers = low || high < config->model.layers ? (low + high + 1) / 2 : high;
+        some.attn_layers = low || high < layers ? (low + high + 1) / 2 : high;
         UP_TRY(up_share_kept(lattice->forecaster, &some, lattice->limits, &here, &room, err));
         if (room != UP_ROOM_FITS) {
             high = some.attn_layers - 1;

@@ -38,6 +38,24 @@ static char *file_text(const struct up_figures *figures, const char *about,
     return text;
 }
 
+// Whether a file can be made beside `path`, which is not there; errno's where not.
+static int check_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int error = !folder ? ENOMEM : faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) ? errno : 0;
+    free(folder);
+    return error;
+}
+
+static enum up_status refuse_folder(const char *option, const char *path, int error,
+                                    struct up_error *err)
+{
+    return up_fail(err, up_errno_status(error),
+                   "%s %s: expected a file in a folder that can be written: %s", option, path,
+                   strerror(error));
+}
+
 enum up_status up_figures_check_path(const char *option, const char *path, struct up_error *err)
 {
     struct up_figures there;
@@ -49,9 +67,11 @@ enum up_status up_figures_check_path(const char *option, const char *path, struc
                        "%s %s: expected another name: --machine %s is a machine built in", option,
                        path, path);
     if (stat(path, &status)) {
-        if (errno == ENOENT) return UP_OK;
-        return up_fail(err, up_errno_status(errno), "%s %s: cannot be looked at: %s", option, path,
-                       strerror(errno));
+        if (errno != ENOENT)
+            return up_fail(err, up_errno_status(errno), "%s %s: cannot be looked at: %s", option,
+                           path, strerror(errno));
+        int error = check_folder(path);
+        return error ? refuse_folder(option, path, error, err) : UP_OK;
     }
     enum up_status rc = S_ISREG(status.st_mode) ? up_figures_find(path, &there, &why) : UP_USAGE;
     if (rc == UP_OK) return UP_OK;
@@ -93,10 +113,7 @@ static enum up_status put(const char *option, const char *path, const char *text
     if (!error && rename(temporary, path)) error = errno;
     if (error) unlink(temporary);
     free(temporary);
-    if (!error) return UP_OK;
-    return up_fail(err, up_errno_status(error),
-                   "%s %s: expected a file in a folder that can be written: %s", option, path,
-                   strerror(error));
+    return error ? refuse_folder(option, path, error, err) : UP_OK;
 }
 
 enum up_status up_figures_write(const char *option, const char *path,

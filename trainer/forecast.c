@@ -219,6 +219,10 @@ static enum up_status forecast_fullest(const struct up_config *config,
     UP_TRY(forecast_rank(config, machine, fullest, depth, &other, err));
     int64_t host = up_max(forecast->host_bytes, other.host_bytes);
     double step_s = forecast->step_s > other.step_s ? forecast->step_s : other.step_s;
+    for (int space = 0; space < UP_SPACE_COUNT; space++) {
+        int64_t *arena = &forecast->arena_bytes[space], *others = &other.arena_bytes[space];
+        *arena = *others = up_max(*arena, *others);
+    }
     if (other.peak_bytes > forecast->peak_bytes) *forecast = other;
     forecast->host_bytes = host;
     forecast->step_s = step_s;
@@ -309,6 +313,25 @@ enum up_status up_forecast_make(const struct up_config *config, const struct up_
     add_libraries(config, machine, forecast);
 out:
     return rc;
+}
+
+static double tiles(double rows, int64_t tile)
+{
+    return tile && (double)tile < rows ? rows / (double)tile : 1;
+}
+
+double up_config_launches(const struct up_config *config)
+{
+    double rows = (double)config->batch * (double)up_config_tokens(config, 0);
+    double slots = (double)up_config_stages(config) * (double)up_config_passes(config);
+    double attention = slots * (double)config->cp * 10 * (1 + tiles(rows, config->tile_attn));
+    double layer = attention + 20 * tiles(rows, config->tile_mlp);
+    return (double)up_config_layers(config) * layer + 10 * tiles(rows, config->tile_loss);
+}
+
+bool up_config_can_be_forecast(const struct up_config *config)
+{
+    return up_config_launches(config) < 4e7;
 }
 
 enum up_category up_forecast_category(const struct up_forecast *forecast)

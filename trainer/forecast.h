@@ -57,6 +57,11 @@ enum up_status up_forecast_make(const struct up_config *config, const struct up_
                                 enum up_forecast_depth depth, struct up_forecast *forecast,
                                 struct up_error *err);
 
+/* About as many launches as a micro-batch has, which is what a dry run of it takes time for. */
+double up_config_launches(const struct up_config *config);
+/* Whether many forecasts of it, and of its neighbours, take reasonable time. */
+bool up_config_can_be_forecast(const struct up_config *config);
+
 /* The category with most bytes at the peak. */
 enum up_category up_forecast_category(const struct up_forecast *forecast);
 

@@ -75,7 +75,7 @@ static int64_t kept_by(const struct up_config *config, int64_t layer)
 static int64_t kept_bytes(const struct up_config *config, bool on_host)
 {
     int64_t sum = 0, tokens = config->batch * (config->seq / config->cp);
-    for (int64_t layer = 0; layer < config->model.layers; layer++) {
+    for (int64_t layer = 0; layer < up_config_layers(config); layer++) {
         // The last input stays on the device, of which the floor need not know.
         bool sent = up_config_offloads_input(config, layer);
         if (sent == on_host) sum += kept_by(config, layer);
@@ -85,7 +85,8 @@ static int64_t kept_bytes(const struct up_config *config, bool on_host)
 
 int64_t up_limits_device_floor(const struct up_config *config)
 {
-    int64_t kept = config->offload_layers >= config->model.layers ? 0 : kept_bytes(config, false);
+    bool all_sent = config->offload_layers >= up_config_layers(config);
+    int64_t kept = all_sent ? 0 : kept_bytes(config, false);
     return up_limits_state(config) + kept;
 }
 

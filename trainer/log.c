@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BAR_WIDTH = 30 };
@@ -30,6 +31,34 @@ static void tell_progress(struct up_progress *progress, double done, double all)
     fflush(stderr);
 }
 
+// Where the path is a name of the program's own output, that: opened anew, each would write over
+// the other.
+static int share_output(int fd)
+{
+    struct stat there, own;
+    for (int output = STDOUT_FILENO; output <= STDERR_FILENO; output++)
+        if (!fstat(fd, &there) && !fstat(output, &own) && there.st_dev == own.st_dev &&
+            there.st_ino == own.st_ino)
+            return fcntl(output, F_DUPFD_CLOEXEC, 0);
+    return -1;
+}
+
+// What every line begins with.
+static const char line_begin[] = "{\"step\":";
+
+// A log of before, or nothing: what else there may be, such as the data, is somebody's.
+static bool may_be_emptied(int fd, const char *path)
+{
+    struct stat status;
+    char begin[sizeof line_begin] = "";
+    if (fstat(fd, &status) || !S_ISREG(status.st_mode) || !status.st_size) return true;
+    int there = open(path, O_RDONLY | O_CLOEXEC);
+    if (there < 0) return false;
+    ssize_t size = read(there, begin, sizeof begin - 1);
+    close(there);
+    return size > 0 && !strcmp(begin, line_begin);
+}
+
 enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
                            struct up_error *err)
 {
@@ -42,16 +71,30 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t st
     if (!json_path) return UP_OK;
     log->json_created = access(json_path, F_OK) != 0;
     log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (log->json_fd >= 0) return UP_OK;
-    return up_fail(err, up_errno_status(errno),
-                   "--json-log %s: expected a file that can be written: %s", json_path,
-                   strerror(errno));
+    if (log->json_fd < 0)
+        return up_fail(err, up_errno_status(errno),
+                       "--json-log %s: expected a file that can be written: %s", json_path,
+                       strerror(errno));
+    int shared = share_output(log->json_fd);
+    if (shared >= 0) {
+        close(log->json_fd);
+        log->json_fd = shared;
+        log->json_shared = true;
+    } else if (!may_be_emptied(log->json_fd, json_path)) {
+        return up_fail(
+            err, UP_USAGE,
+            "--json-log %s: expected a new file or an earlier JSON log to replace: it is "
+            "neither, and is left alone",
+            json_path);
+    }
+    return UP_OK;
 }
 
 enum up_status up_log_start(struct up_log *log, struct up_error *err)
 {
     // What is no regular file (a pipe, /dev/stdout) cannot be emptied, and need not be.
-    if (log->json_fd < 0 || !ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
+    if (log->json_fd < 0 || log->json_shared) return UP_OK;
+    if (!ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
     return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path,
                    strerror(errno));
 }
@@ -123,6 +166,8 @@ enum up_status up_log_step_end(struct up_log *log, const struct up_step_log *ste
     printf("step %5lld", (long long)step->step);
     if (log->dry)
         printf("  forecast %s", time);
+    else if (!step->tokens)
+        printf("  loss %8s  grad norm %8.4f", "none", step->grad_norm);
     else
         printf("  loss %8.4f  grad norm %8.4f", step->loss, step->grad_norm);
     printf("  %8.0f tokens/s  peak %s\n", (double)step->tokens / step->seconds, peak);

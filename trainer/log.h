@@ -20,10 +20,12 @@ struct up_log {
     bool bar; // stderr is a terminal
     int json_fd;
     bool json_created; // by this run
+    bool json_shared;  // with the program's own output: added to
     const char *json_path;
 };
 
-/* Opens `json_path` (NULL: none) without changing it yet. UP_USAGE when it cannot be written. */
+/* Opens `json_path` (NULL: none) without changing it yet. UP_USAGE when it cannot be written, and
+ * for a file that is no JSON log of before, which is left alone. */
 enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
                            struct up_error *err);
 /* The run begins: an old JSON log is emptied. */

@@ -83,10 +83,10 @@ int main(int argc, char **argv)
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
         if (up_train_device(&options) == UP_DEVICE_CUDA) set_cuda_environment(&options, &launch);
-        // A second signal ends the program at once.
+        // A run ends in order, and at a second signal at once, as bench does at the first.
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
+        if (!bench) sigaction(SIGINT, &action, NULL);
+        if (!bench) sigaction(SIGTERM, &action, NULL);
         join(command, sizeof command, argc, argv);
         rc = bench ? up_bench(&options, launch.processes, &error)
                    : up_train(&options, &launch, command, &stop_asked, &error);

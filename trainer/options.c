@@ -1,4 +1,5 @@
 #include "trainer/options.h"
+#include "trainer/forecast.h"
 
 #include <math.h>
 #include <string.h>
@@ -428,6 +429,15 @@ static enum up_status resolve_ranks(const struct up_train_options *options, int 
     return UP_OK;
 }
 
+// Every run begins with dry steps of it, which take minutes where a step has so many launches.
+static enum up_status check_launches(const struct up_config *config, struct up_error *err)
+{
+    if (up_config_launches(config) * (double)config->accum < 4e9) return UP_OK;
+    return up_fail(err, UP_USAGE,
+                   "--seq, --accum: a step has more than 4 billion operations: expected fewer "
+                   "tokens, or longer slices (--tile-mlp, --tile-attn, --tile-loss)");
+}
+
 // How many layers of `layers` an option like attn:N means.
 static int64_t layers_of(const struct up_counted *counted, int64_t layers)
 {
@@ -479,7 +489,11 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
                        (long long)up_config_ranks(config), MAX_THREADS));
     if (options->save_every && !options->save)
         UP_TRY(up_fail(err, UP_USAGE, "--save-every: expected --save DIR beside it"));
+    if (options->json_log && options->trace && !strcmp(options->json_log, options->trace))
+        UP_TRY(up_fail(err, UP_USAGE, "--json-log %s: expected another file than --trace's",
+                       options->json_log));
     UP_TRY(up_config_check(config, err));
+    UP_TRY(check_launches(config, err));
 out:
     return rc;
 }

@@ -251,7 +251,7 @@ static enum up_status finish(struct up_trainer *trainer, int64_t counted,
     if (up_rank_failed(rank)) return up_fail(err, rank->error.status, "%s", rank->error.text);
     if (rank->device->kind == UP_DEVICE_DRY) return UP_OK;
     const double *scalars = trainer->scalars_host->data;
-    result->loss = scalars[UP_SCALAR_LOSS] / (double)counted;
+    if (counted) result->loss = scalars[UP_SCALAR_LOSS] / (double)counted;
     result->grad_norm = sqrt(scalars[UP_SCALAR_NORM]);
     return UP_OK;
 }

@@ -37,7 +37,7 @@ struct up_hyper {
 };
 
 struct up_step_result {
-    double loss, grad_norm; // NaN on dry
+    double loss, grad_norm; // NaN on dry; the loss also where no target counts
 };
 
 /* Tells how far a step is: `done` of `all`, in layers forward and backward weighed by their cost.

@@ -1,4 +1,5 @@
 #include "trainer/stored.h"
+#include "trainer/forecast.h"
 #include "trainer/machine.h"
 
 #include <ctype.h>
@@ -70,23 +71,8 @@ static bool plausible(const struct up_config *c)
            within(c->dp, 1, 1 << 20) && within(up_config_ranks(c), 1, 1 << 20) &&
            within(c->seq, 1, (int64_t)1 << 40) && within(c->attn_layers, 1, m->layers) &&
            within(c->offload_layers, 0, m->layers) && within(c->upipe, 0, m->heads) &&
-           within(c->tile_mlp, 0, INT64_MAX) && within(c->tile_attn, 0, INT64_MAX) &&
-           within(c->tile_loss, 0, INT64_MAX);
-}
-
-static double tiles(double rows, int64_t tile)
-{
-    return tile && (double)tile < rows ? rows / (double)tile : 1;
-}
-
-bool up_config_can_be_forecast(const struct up_config *config)
-{
-    double rows = (double)config->batch * (double)up_config_tokens(config, 0);
-    double slots = (double)up_config_stages(config) * (double)up_config_passes(config);
-    double attention = slots * (double)config->cp * 10 * (1 + tiles(rows, config->tile_attn));
-    double layer = attention + 20 * tiles(rows, config->tile_mlp);
-    double all = (double)config->model.layers * layer + 10 * tiles(rows, config->tile_loss);
-    return all < 4e7;
+           within(c->active_layers, 0, m->layers) && within(c->tile_mlp, 0, INT64_MAX) &&
+           within(c->tile_attn, 0, INT64_MAX) && within(c->tile_loss, 0, INT64_MAX);
 }
 
 static enum up_status read_config(const json_t *object, const char *name, struct up_config *config)
@@ -116,7 +102,10 @@ static enum up_status read_config(const json_t *object, const char *name, struct
                                  .tile_loss = number(object, "tile_loss"),
                                  .tile_attn = number(object, "tile_attn"),
                                  .upipe = number(object, "upipe")};
-    if (config->checkpoint != UP_CHECKPOINT_ATTN) config->attn_layers = config->model.layers;
+    // Recorded where it is not all of them.
+    if (json_object_get(object, "active_layers"))
+        config->active_layers = number(object, "active_layers");
+    if (config->checkpoint != UP_CHECKPOINT_ATTN) config->attn_layers = up_config_layers(config);
     if (config->upipe == config->model.heads) config->upipe = 0;
     return plausible(config) ? UP_OK : UP_USAGE;
 }
@@ -264,25 +253,50 @@ static void settle_defaults(struct up_train_options *defaults, const struct up_s
     defaults->layers = up_model_preset(name, &model) ? model.layers : 0;
 }
 
-// Not over the trace that the advice is from: "run.db" becomes "run.next.db". To be freed.
-static char *next_trace(const char *trace)
+// What the run wrote and the next one is not to write over, nor into: "run.db" becomes
+// "run.next.db", the folder "saves" "saves.next". False when memory is short.
+static bool take_next(const char *path, bool folder, char **next)
 {
-    size_t length = strlen(trace);
-    bool db = length > 3 && !strcmp(trace + length - 3, ".db");
-    char *next = malloc(length + sizeof ".next");
-    if (next) sprintf(next, "%.*s.next%s", (int)(db ? length - 3 : length), trace, db ? ".db" : "");
-    return next;
+    size_t length = path ? strlen(path) : 0;
+    if (!path || !strncmp(path, "/dev/", 5)) return true;
+    while (folder && length > 1 && path[length - 1] == '/') length--;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *dot = folder || !*name ? NULL : strrchr(name + 1, '.'); // ".db" is a name
+    int stem = (int)(dot ? (size_t)(dot - path) : length);
+    *next = malloc(length + sizeof ".next");
+    if (*next) sprintf(*next, "%.*s.next%s", stem, path, dot ? dot : "");
+    return *next != NULL;
+}
+
+struct next_names {
+    char *trace, *json_log, *save; // NULL: as they are
+};
+
+// A save goes on in the sequences that it was made with; for others there are its weights.
+static void take_resume(const struct up_stored_run *run, const struct up_config *config,
+                        struct up_train_options *options)
+{
+    const struct up_config *own = &run->config;
+    if (!options->resume ||
+        (config->seq == own->seq &&
+         config->dp * config->accum * config->batch == own->dp * own->accum * own->batch))
+        return;
+    options->model = options->resume;
+    options->resume = NULL;
 }
 
 static void put_command(FILE *out, const struct up_stored_run *run, const struct up_config *config,
-                        const char *trace)
+                        const struct next_names *names)
 {
     struct up_train_options options = run->options, defaults;
     struct up_arguments arguments;
-    options.trace = trace;
+    if (names->trace) options.trace = names->trace;
+    if (names->json_log) options.json_log = names->json_log;
+    if (names->save) options.save = names->save;
     options.seq = config->seq;
     options.batch = config->batch;
     options.accum = config->accum;
+    take_resume(run, config, &options);
     up_train_options_settle(&options, config);
     up_train_options_parse(&defaults, 0, NULL, &arguments, NULL);
     settle_defaults(&defaults, run);
@@ -294,12 +308,18 @@ static void put_command(FILE *out, const struct up_stored_run *run, const struct
 
 char *up_stored_command(const struct up_stored_run *run, const struct up_config *config)
 {
-    char *text = NULL, *trace = NULL;
+    const struct up_train_options *options = &run->options;
+    struct next_names names = {0};
+    char *text = NULL;
     size_t size = 0;
-    if (run->options.trace && !(trace = next_trace(run->options.trace))) return NULL;
-    FILE *out = open_memstream(&text, &size);
-    if (out) put_command(out, run, config, trace);
-    free(trace);
+    bool named = take_next(options->trace, false, &names.trace) &&
+                 take_next(options->json_log, false, &names.json_log) &&
+                 take_next(options->save, true, &names.save);
+    FILE *out = named ? open_memstream(&text, &size) : NULL;
+    if (out) put_command(out, run, config, &names);
+    free(names.trace);
+    free(names.json_log);
+    free(names.save);
     if (out && !fclose(out)) return text;
     free(text);
     return NULL;

@@ -23,10 +23,8 @@ void up_stored_run_release(struct up_stored_run *run); // a zeroed one is fine
 
 /* The whole command that makes the run with `config` instead of its own, quoted for a shell:
  * "upipe-train --model tiny --data book.txt ...". What the options leave at its default is left
- * out, and a trace gets another name ("run.next.db"). To be freed; NULL when memory is short. */
+ * out. What the run wrote gets another name ("run.next.db"), and a save that cannot go on with the
+ * config's sequences gives its weights alone. To be freed; NULL when memory is short. */
 char *up_stored_command(const struct up_stored_run *run, const struct up_config *config);
-
-/* Whether a step's dry run takes reasonable time: work in it, in launches, is bounded. */
-bool up_config_can_be_forecast(const struct up_config *config);
 
 #endif

@@ -84,7 +84,7 @@ static bool checkpoint(struct up_config *c, enum up_checkpoint kind)
 {
     if (c->checkpoint != UP_CHECKPOINT_NONE) return false;
     c->checkpoint = kind;
-    c->attn_layers = c->model.layers;
+    c->attn_layers = up_config_layers(c);
     return true;
 }
 
@@ -101,9 +101,9 @@ static bool apply(struct up_config *c, enum up_technique technique)
     case UP_TECHNIQUE_CHECKPOINT_ATTN:
         return checkpoint(c, UP_CHECKPOINT_ATTN);
     case UP_TECHNIQUE_OFFLOAD:
-        if (c->checkpoint == UP_CHECKPOINT_NONE || c->offload_layers >= c->model.layers)
+        if (c->checkpoint == UP_CHECKPOINT_NONE || c->offload_layers >= up_config_layers(c))
             return false;
-        c->offload_layers = c->model.layers;
+        c->offload_layers = up_config_layers(c);
         return true;
     case UP_TECHNIQUE_TILE_LOSS:
         return set_tile(c, LOSS_TILE, &c->tile_loss);

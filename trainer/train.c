@@ -372,10 +372,12 @@ static void say_hello(const struct run *run)
     if (!leads(run)) return;
     if (run->launch->processes > 1)
         snprintf(processes, sizeof processes, " in %d processes", run->launch->processes);
-    printf("%s: %.4g M parameters, %s on %s, %lld rank%s%s (cp %lld, dp %lld), %lld x %s tokens a "
+    double parameters = (double)up_model_parameters(&c->model);
+    bool many = parameters >= 1e10; // which four digits of millions do not tell
+    printf("%s: %.4g %c parameters, %s on %s, %lld rank%s%s (cp %lld, dp %lld), %lld x %s tokens a "
            "step\n",
-           c->model.name, (double)up_model_parameters(&c->model) / 1e6, up_dtype_names[c->dtype],
-           run->group.seat[0].device->name, (long long)up_config_ranks(c),
+           c->model.name, parameters / (many ? 1e9 : 1e6), many ? 'B' : 'M',
+           up_dtype_names[c->dtype], run->group.seat[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", processes, (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
     if (run->resume.folder)
@@ -632,9 +634,14 @@ static enum up_status run_members(struct run *run, struct up_error *err)
     }
     run_member(&run->members[0]);
     for (int i = 1; i < started; i++) pthread_join(run->members[i].thread, NULL);
-    // What the first to fail said, which it told the others.
-    for (int i = 0; i < started && !rc; i++)
-        if ((rc = run->members[i].status)) *err = run->members[i].error;
+    // What the first to fail said, which it told the others; to them it is a failure of the run,
+    // and only the one itself knows of a file at fault.
+    for (int i = 0; i < started; i++) {
+        const struct member *member = &run->members[i];
+        if (!member->status || (rc && (rc == UP_USAGE || member->status != UP_USAGE))) continue;
+        rc = member->status;
+        *err = member->error;
+    }
     return rc;
 }
 
@@ -727,6 +734,8 @@ enum up_status up_train(const struct up_train_options *options, const struct up_
     char *trace = NULL;
     struct up_train_options own = *options;
     struct run run = {.options = &own, .launch = launch, .stop = stop, .log = {.json_fd = -1}};
+    if (options->output)
+        UP_TRY(up_fail(err, UP_USAGE, "--output: expected beside upipe-train bench"));
     UP_TRY(own_options(&own, launch, &trace, err));
     if (own.resume) {
         UP_TRY(up_resume_find(&run.resume, own.resume, err));

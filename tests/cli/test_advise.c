@@ -253,7 +253,8 @@ static void test_fit_line_works(void **state)
     } rows[] = {{"--batch 2", "12MiB"},
                 {"--ranks 2 --stack fsdp", "7MiB"},
                 {"--ranks 4 --dp 2 --cp 2 --warmup 1 --lr 0.001 --checkpoint attn:2", "5MiB"},
-                {"--layers 3 --seed 7", "64MiB"}};
+                {"--layers 3 --seed 7", "64MiB"},
+                {"--active-layers 2 --checkpoint attn:1", "12MiB"}};
     for (int i = 0; i < UP_COUNT(rows); i++) {
         char out[16384], next[64];
         run_traced("run.db", rows[i].run);
@@ -277,6 +278,39 @@ static void test_fit_line_works(void **state)
                          1);
         json_decref(root);
         unlink(next);
+    }
+}
+
+// What the run wrote stays as it is; a save goes on only in the sequences that it was made with.
+static void test_line_beside_saves(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *run, *asked;
+        int64_t step; // that the next run begins with
+    } rows[] = {{"--save saves --save-every 2 --json-log log.json", "--fit 12MiB", 0},
+                {"--resume saves --save saves --steps 5 --json-log log.json", "--fit 12MiB", 3},
+                {"--resume saves/step-00000002 --steps 5 --model tiny", "--seq 128", 0}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char out[16384], ask_line[256], before[4096], after[4096], log[64], next[64];
+        snprintf(log, sizeof log, "%s/log.json", folder);
+        snprintf(next, sizeof next, "%s/run.next.db", folder);
+        run_traced("run.db", rows[i].run);
+        file_read(log, before, sizeof before);
+        snprintf(ask_line, sizeof ask_line, "upipe-report advise run.db %s", rows[i].asked);
+        if (shell(ask_line, out, sizeof out)) fail_msg("%s: %s", ask_line, out);
+        out[strlen(out) - 1] = 0;
+        char *line = strrchr(out, '\n') + 1;
+        assert_true(strncmp(line, "upipe-train ", 12) == 0);
+        assert_true(i < 2 || strstr(line, "--model saves/step-00000002 "));
+        char command[4096];
+        snprintf(command, sizeof command, "%s", line);
+        if (shell(command, out, sizeof out)) fail_msg("%s: %s", command, out);
+        assert_int_equal(ask(next, "SELECT min(step) FROM step"), rows[i].step);
+        file_read(log, after, sizeof after);
+        assert_string_equal(before, after);
+        if (shell("rm -r saves.next run.next.db; test -d saves", out, sizeof out) && i < 2)
+            fail_msg("%s", out);
     }
 }
 
@@ -354,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_predictions_come_true, enter, leave),
         cmocka_unit_test_setup_teardown(test_advise_adds_forecasts, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
+        cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
         cmocka_unit_test_setup_teardown(test_longest_and_no, enter, leave),
         cmocka_unit_test_setup_teardown(test_malformed, enter, leave),
     };

@@ -67,13 +67,34 @@ static void test_refusals(void **state)
     struct stat status;
     assert_int_equal(stat(other, &status), 0);
     assert_int_equal(status.st_size, 100);
+    // Before anything is measured.
+    program_run(&program, "upipe-train", "bench", "--seq", "64", "--output", "/nowhere/machine");
+    program_must_refuse(&program, "--output /nowhere/machine: expected a file in a folder");
+    assert_string_equal(program.out, "");
     folder_remove(folder);
+}
+
+// Nothing of it need be closed in order: the first signal ends it, however long a shape takes.
+static void test_signal(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"bench", "--seq", "64K", "--layers", "1", NULL};
+    const struct timespec moment = {.tv_nsec = 10000000};
+    int status = 0;
+    pid_t pid = program_start("upipe-train", words, "/dev/null", "/dev/null");
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    kill(pid, SIGINT);
+    for (int i = 0; i < 1000 && !waitpid(pid, &status, WNOHANG); i++) nanosleep(&moment, NULL);
+    bool ended = WIFSIGNALED(status) && WTERMSIG(status) == SIGINT;
+    if (!ended) kill(pid, SIGKILL);
+    assert_true(ended);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_machine_file),
-                                       cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_machine_file), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_signal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

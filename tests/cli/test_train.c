@@ -57,6 +57,8 @@ static void test_dry_needs_no_data(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "tokens")), 1 << 20);
     assert_true(json_integer_value(json_object_get(root, "peak_bytes")) > 8030261248 * 16);
     json_decref(root);
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "qwen3-32b", "--steps", "1");
+    assert_non_null(strstr(program.out, "qwen3-32b: 32.76 B parameters"));
     folder_remove(folder);
 }
 
@@ -132,6 +134,9 @@ static void test_refusals(void **state)
         {{"--trace", "/"}, "--trace"},
         {{"--trace-steps", "3:1"}, "A:B"},
         {{"--json-log", "/nowhere/log"}, "--json-log"},
+        {{"--trace", "/tmp/upipe-never", "--json-log", "/tmp/upipe-never"}, "--json-log"},
+        {{"--output", "machine.json"}, "upipe-train bench"},
+        {{"--device", "dry", "--seq", "64G", "--tile-mlp", "1"}, "--seq, --accum"},
         {{"--upipe", "3"}, "nearest legal values are 2 and 4"},
         {{"--upipe", "9"}, "8 and 8"},
         {{"--checkpoint", "block:2"}, "none|block|attn[:N]"},
@@ -150,7 +155,7 @@ static void test_refusals(void **state)
     folder_remove(folder);
 }
 
-static void test_unwritable_trace_keeps_what_is_there(void **state)
+static void test_what_is_there_is_kept(void **state)
 {
     (void)state;
     char folder[32], data[64], other[64], text[64];
@@ -163,6 +168,74 @@ static void test_unwritable_trace_keeps_what_is_there(void **state)
     program_must_refuse(&program, "other.txt");
     file_read(other, text, sizeof text);
     assert_string_equal(text, "precious");
+    // The data, say.
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--json-log", other);
+    program_must_refuse(&program, "other.txt");
+    file_read(other, text, sizeof text);
+    assert_string_equal(text, "precious");
+    folder_remove(folder);
+}
+
+// The log may be the output itself, which here is a file: lines stay whole, and in their order.
+static void test_log_in_output(void **state)
+{
+    (void)state;
+    char folder[32], data[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    file_write_text(data, 300);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "3",
+                "--json-log", "/dev/stdout");
+    assert_int_equal(program.status, 0);
+    const char *at = program.out;
+    assert_true(strncmp(at, "tiny: ", 6) == 0);
+    for (int step = 0; step < 3; step++) {
+        char told[32], logged[32];
+        snprintf(told, sizeof told, "\nstep %5d  loss", step);
+        snprintf(logged, sizeof logged, "\n{\"step\":%d,", step);
+        assert_non_null(at = strstr(at, told));
+        assert_non_null(at = strstr(at, logged));
+    }
+    folder_remove(folder);
+}
+
+// A file at fault is one for any number of ranks, whichever of them meets it.
+static void test_tokens_at_fault(void **state)
+{
+    (void)state;
+    static const char *const ranks[][2] = {{"--cp", "1"}, {"--cp", "2"}, {"--dp", "2"}};
+    uint16_t tokens[1000] = {0};
+    char folder[32], data[64];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    tokens[64 * 3 + 50] = 256;
+    file_write(data, tokens, sizeof tokens);
+    for (int i = 0; i < UP_COUNT(ranks); i++) {
+        program_run(&program, "upipe-train", "--data", data, "--data-format", "u16", "--seq", "64",
+                    "--steps", "5", ranks[i][0], ranks[i][1]);
+        program_must_refuse(&program, "byte 484: expected a token id below 256");
+    }
+    folder_remove(folder);
+}
+
+// A step without a target that counts has no loss, and is no failure.
+static void test_nothing_counts(void **state)
+{
+    (void)state;
+    int32_t tokens[200] = {0};
+    char folder[32], data[64], log[64], line[4096];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    for (int i = 64; i <= 128; i++) tokens[i] = -100;
+    file_write(data, tokens, sizeof tokens);
+    program_run(&program, "upipe-train", "--data", data, "--data-format", "i32", "--seq", "64",
+                "--steps", "3", "--json-log", log);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "step     1  loss     none  grad norm   0.0000"));
+    assert_null(strstr(program.out, "nan"));
+    file_read(log, line, sizeof line);
+    assert_non_null(strstr(line, "{\"step\":1,\"loss\":null,\"grad_norm\":0.0,\"tokens\":0,"));
     folder_remove(folder);
 }
 
@@ -260,7 +333,10 @@ int main(void)
         cmocka_unit_test(test_dry_needs_no_data),
         cmocka_unit_test(test_seed),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_unwritable_trace_keeps_what_is_there),
+        cmocka_unit_test(test_what_is_there_is_kept),
+        cmocka_unit_test(test_log_in_output),
+        cmocka_unit_test(test_tokens_at_fault),
+        cmocka_unit_test(test_nothing_counts),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),

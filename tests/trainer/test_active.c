@@ -1,5 +1,8 @@
 /* --active-layers: the step of a model cut to its first blocks, beside the state of all. */
 #include "tests/trainer/fixture.h"
+#include "trainer/limits.h"
+#include "trainer/machine.h"
+#include "trainer/technique.h"
 
 static struct up_config stack_of(const struct fixture *fixture, int64_t layers, int64_t active)
 {
@@ -60,8 +63,35 @@ static void test_like_a_cut_model(void **state)
     fixture_close(&fixture);
 }
 
+// What the advisor reckons without a dry run, and switches on, is of the blocks that are computed.
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    struct up_machine machine;
+    struct up_forecast forecast;
+    struct up_error err;
+    struct up_config config = plain_config(), sent;
+    assert_int_equal(up_machine_find("generic", &machine, &err), UP_OK);
+    assert_true(up_model_preset("tiny", &config.model));
+    config.seq = 4096;
+    config.active_layers = 2;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, &forecast, &err),
+                         UP_OK);
+        assert_true(up_limits_device_floor(&config) <= forecast.peak_bytes);
+        assert_true(up_limits_host_floor(&config) <= forecast.host_bytes);
+        bool applied = up_technique_apply(
+            &config, i ? UP_TECHNIQUE_OFFLOAD : UP_TECHNIQUE_CHECKPOINT_ATTN, &sent);
+        assert_true(applied == (i < 2));
+        if (applied) config = sent;
+    }
+    assert_int_equal(config.attn_layers, 2);
+    assert_int_equal(config.offload_layers, 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_like_a_cut_model)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_like_a_cut_model),
+                                       cmocka_unit_test(test_arithmetic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
