@@ -33,6 +33,7 @@ static enum up_status choose_limits(const struct up_advice_asked *asked, struct 
     struct up_machine machine = advice->stored.machine;
     int64_t limit = advice->stored.options.memory_limit;
     if (asked->machine) UP_TRY(up_machine_find(asked->machine, &machine, err));
+    if (asked->machine) advice->stored.options.machine = asked->machine; // of the command to paste
     if (asked->fit && (!limit || asked->fit < limit)) limit = asked->fit;
     advice->limits = up_limits_of(&machine, advice->config.as, limit);
     advice->forecaster = up_forecaster_create(&machine, 0);

@@ -128,32 +128,67 @@ static const struct up_replay_point *highest_in_steps(const struct up_replay *re
     return highest ? highest : up_replay_highest(replay, 0, replay->count);
 }
 
-static enum up_status read_host(const struct up_run *run, struct up_breakdown *breakdown,
-                                struct up_error *err)
+// *highest is all 0 where the rank has no host memory.
+static enum up_status find_host_peak(const struct up_run *run, int64_t rank,
+                                     struct up_replay_point *highest, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_replay replay = {0};
-    int64_t rank = breakdown->peak.rank, first_seq = UP_NONE;
+    int64_t first_seq = UP_NONE;
+    *highest = (struct up_replay_point){0};
     UP_TRY(up_replay_read(run, rank, UP_SPACE_HOST, &replay, err));
     if (!replay.count) goto out;
     UP_TRY(up_query_value(run,
                           "SELECT min(alloc_seq) FROM tensor WHERE rank = ?1 AND step IS NOT NULL",
                           UP_BIND(rank), UP_NONE, &first_seq, err));
-    const struct up_replay_point *highest = highest_in_steps(&replay, first_seq);
+    *highest = *highest_in_steps(&replay, first_seq);
+out:
+    up_replay_release(&replay);
+    return rc;
+}
+
+enum up_status up_breakdown_host_most(const struct up_run *run, int64_t *bytes,
+                                      struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    struct up_replay_point highest;
+    bool row;
+    *bytes = 0;
+    UP_TRY(up_query_open(&query, run, "SELECT DISTINCT rank FROM tensor WHERE space = 'host'",
+                         UP_BIND_NONE, err));
+    for (;;) {
+        UP_TRY(up_query_next(&query, &row, err));
+        if (!row) break;
+        UP_TRY(find_host_peak(run, up_query_integer(&query, 0, UP_NONE), &highest, err));
+        *bytes = up_max(*bytes, highest.live_bytes);
+    }
+out:
+    up_query_close(&query);
+    return rc;
+}
+
+static enum up_status read_host(const struct up_run *run, struct up_breakdown *breakdown,
+                                struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    int64_t rank = breakdown->peak.rank;
+    struct up_replay_point highest;
+    UP_TRY(find_host_peak(run, rank, &highest, err));
+    if (!highest.seq && !highest.live_bytes) goto out;
     breakdown->host_peak = (struct up_peak){.rank = rank,
-                                            .step = highest->step,
+                                            .step = highest.step,
                                             .same_step = UP_NONE,
-                                            .seq = highest->seq,
-                                            .peak_bytes = highest->live_bytes,
+                                            .seq = highest.seq,
+                                            .peak_bytes = highest.live_bytes,
                                             .replayed = true};
-    UP_TRY(up_live_read(run, rank, UP_SPACE_HOST, highest->seq, &breakdown->host, err));
+    UP_TRY(up_live_read(run, rank, UP_SPACE_HOST, highest.seq, &breakdown->host, err));
     UP_TRY(up_live_group(&breakdown->host, UP_LIVE_BY_CATEGORY, &breakdown->host_categories, err));
     breakdown->host_sums.categories_bytes = breakdown->host.bytes;
     breakdown->host_sums.slack_bytes = breakdown->host.reserved_bytes - breakdown->host.bytes;
     breakdown->host_sums.device_used_bytes = UP_NONE;
-    UP_TRY(read_held(run, rank, UP_SPACE_HOST, highest->ns, &breakdown->host_sums, err));
+    UP_TRY(read_held(run, rank, UP_SPACE_HOST, highest.ns, &breakdown->host_sums, err));
 out:
-    up_replay_release(&replay);
     return rc;
 }
 

@@ -50,6 +50,11 @@ struct up_breakdown {
 /* `rank` and `step` as for up_peak_find. */
 enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t step,
                                  struct up_breakdown *breakdown, struct up_error *err);
+/* Host memory of tensors at its highest in a step, of the rank where that is most; 0: there is
+ * none.
+ */
+enum up_status up_breakdown_host_most(const struct up_run *run, int64_t *bytes,
+                                      struct up_error *err);
 void up_breakdown_release(struct up_breakdown *breakdown);
 
 #endif

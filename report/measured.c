@@ -12,6 +12,7 @@ enum up_status up_measured_open(const char *path, struct up_measured *measured,
     UP_TRY(up_run_open(path, &measured->run, err));
     UP_TRY(up_run_facts_read(&measured->run, &measured->facts, err));
     UP_TRY(up_breakdown_read(&measured->run, UP_NONE, UP_NONE, &measured->breakdown, err));
+    UP_TRY(up_breakdown_host_most(&measured->run, &measured->host_bytes, err));
 out:
     return rc;
 }
@@ -30,9 +31,7 @@ int64_t up_measured_peak(const struct up_measured *measured)
 
 int64_t up_measured_host(const struct up_measured *measured)
 {
-    const struct up_breakdown *breakdown = &measured->breakdown;
-    if (breakdown->peak.rank == UP_NONE) return UP_NONE;
-    return breakdown->host_peak.seq == UP_NONE ? 0 : breakdown->host_peak.peak_bytes;
+    return measured->breakdown.peak.rank == UP_NONE ? UP_NONE : measured->host_bytes;
 }
 
 int64_t up_measured_device(const struct up_measured *measured)

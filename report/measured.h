@@ -11,6 +11,7 @@ struct up_measured {
     struct up_run run;
     struct up_run_facts facts;
     struct up_breakdown breakdown; // at the highest peak; peak.rank UP_NONE: nothing was recorded
+    int64_t host_bytes;            // up_measured_host's
 };
 
 /* Opens and reads. Release in any case; a zeroed one is fine. */
@@ -20,8 +21,8 @@ void up_measured_release(struct up_measured *measured);
 
 /* Bytes at the peak of the highest rank; UP_NONE where nothing was recorded. */
 int64_t up_measured_peak(const struct up_measured *measured);
-/* Host memory of tensors at its own highest, of the same rank; 0 where it has none, UP_NONE where
- * nothing was recorded. */
+/* Host memory of tensors at its own highest, of the rank where that is most; 0 where there is none,
+ * UP_NONE where nothing was recorded. */
 int64_t up_measured_host(const struct up_measured *measured);
 
 /* What the device says is used at the peak, libraries included, less what was before the run;

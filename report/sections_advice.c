@@ -376,7 +376,7 @@ void up_section_fit(struct up_emitter *emitter, const struct up_advice *advice,
 static const char *end_of(const struct up_longest *longest)
 {
     const struct up_config *c = &longest->best.config;
-    bool shared = c->offload_layers && c->offload_layers < c->model.layers;
+    bool shared = c->offload_layers && c->offload_layers < up_config_layers(c);
     if (longest->room == UP_ROOM_HOST) return "host";
     if (longest->room == UP_ROOM_DEVICE && shared && longest->searched) return "both";
     if (longest->heads_in_the_way) return "heads";

@@ -40,8 +40,11 @@ static bool parse_counted(const char *words, const char *text, struct up_counted
 static enum up_status refuse(const struct up_option *option, const char *text, struct up_error *err)
 {
     char expected[256], low[UP_UNITS_TEXT], high[UP_UNITS_TEXT];
-    up_format_count(low, option->min);
-    up_format_count(high, option->max);
+    bool size = option->kind == UP_OPTION_SIZE; // the others take no K and M
+    snprintf(low, sizeof low, "%lld", (long long)option->min);
+    snprintf(high, sizeof high, "%lld", (long long)option->max);
+    if (size) up_format_count(low, option->min);
+    if (size) up_format_count(high, option->max);
     switch (option->kind) {
     case UP_OPTION_CHOICE:
     case UP_OPTION_COUNTED:
@@ -64,11 +67,9 @@ static enum up_status refuse(const struct up_option *option, const char *text, s
                  100 * option->real_min);
         break;
     default:
-        snprintf(expected, sizeof expected, "%s%s %s%s%s",
-                 option->kind == UP_OPTION_SIZE ? "a size such as 4096, 512K or 8GiB,"
-                                                : "a whole number",
-                 "", "from ", low, option->max ? " to " : "");
-        if (option->max) strncat(expected, high, sizeof expected - strlen(expected) - 1);
+        snprintf(expected, sizeof expected, "%s from %s%s%s",
+                 size ? "a size such as 4096, 512K or 8GiB," : "a whole number", low,
+                 option->max ? " to " : "", option->max ? high : "");
     }
     return up_fail(err, UP_USAGE, "--%s: expected %s%s%s, not '%s'", option->name, expected,
                    option->off ? ", or " : "", option->off ? option->off : "", text);

@@ -97,16 +97,24 @@ static void nearest(int64_t asked, int64_t total, int64_t of, int64_t *below, in
     while (total % *above || *above % of) ++*above;
 }
 
+// "2 and 4", or the one that there is.
+static const char *both(char out[48], int64_t below, int64_t above)
+{
+    int length = snprintf(out, 48, "%lld", (long long)below);
+    if (above != below) snprintf(out + length, 48 - (size_t)length, " and %lld", (long long)above);
+    return out;
+}
+
 static enum up_status check_cp(const struct up_config *config, struct up_error *err)
 {
     int64_t heads = config->model.heads, below, above;
+    char text[48];
     if (heads % config->cp) {
         nearest(config->cp, heads, 1, &below, &above);
         return up_fail(
             err, UP_USAGE,
-            "--cp: %lld ranks do not divide the model's %lld query heads: the nearest that do "
-            "are %lld and %lld",
-            (long long)config->cp, (long long)heads, (long long)below, (long long)above);
+            "--cp: %lld ranks do not divide the model's %lld query heads: nearest that do: %s",
+            (long long)config->cp, (long long)heads, both(text, below, above));
     }
     if (config->seq < config->cp)
         return up_fail(err, UP_USAGE,
@@ -119,15 +127,16 @@ static enum up_status check_cp(const struct up_config *config, struct up_error *
 static enum up_status check_upipe(const struct up_config *config, struct up_error *err)
 {
     int64_t heads = config->model.heads, below, above;
+    char text[48];
     if (!config->upipe || (heads % config->upipe == 0 && config->upipe % config->cp == 0))
         return UP_OK;
     nearest(config->upipe, heads, config->cp, &below, &above);
     return up_fail(
         err, UP_USAGE,
         "--upipe: %lld is not a divisor of the model's %lld query heads and a multiple of the "
-        "%lld context-parallel ranks: the nearest legal values are %lld and %lld",
-        (long long)config->upipe, (long long)heads, (long long)config->cp, (long long)below,
-        (long long)above);
+        "%lld context-parallel ranks: nearest legal: %s",
+        (long long)config->upipe, (long long)heads, (long long)config->cp,
+        both(text, below, above));
 }
 
 enum up_status up_config_check(const struct up_config *config, struct up_error *err)

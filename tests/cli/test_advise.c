@@ -138,6 +138,11 @@ static void test_dry_goes_on(void **state)
                 "--no-admission");
     assert_int_equal(program.status, 0);
     assert_string_equal(program.err, "");
+    // Asked about another machine, the command names that one.
+    program_run(&program, "upipe-report", "advise", trace, "--machine", "h200", "--fit", "120GiB");
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "--machine h200 "));
+    assert_null(strstr(program.out, "h100-80g-x8 "));
     // Text fits 100 columns, but for the command.
     program_run(&program, "upipe-report", "advise", trace);
     assert_int_equal(program.status, 0);

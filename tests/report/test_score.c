@@ -8,8 +8,9 @@
 
 enum { MIB = 1 << 20 };
 
-// A run of 100 MiB (60 of mlp, 40 of parameters), 10 of host memory, a step of 2 s.
-static void make_run(const char *path, const char *hash, const char *sql)
+// A run of 100 MiB (60 of mlp, 40 of parameters), 10 of host memory, a step of 2 s; of a second
+// rank there is so much host memory.
+static void make_run_of(const char *path, const char *hash, const char *sql, int64_t other_host)
 {
     struct fixture f;
     fixture_open(&f, path);
@@ -29,7 +30,21 @@ static void make_run(const char *path, const char *hash, const char *sql)
     fixture_step_end(&f, 1, 1024, 100 * MIB, f.seq, -1);
     fixture_sql(&f, "UPDATE step SET end_ns = begin_ns + 2000000000");
     if (sql) fixture_sql(&f, sql, 0);
+    if (other_host) {
+        fixture_sql(&f, "INSERT INTO rank VALUES (1, 'node', 'cpu', NULL, NULL)");
+        f.rank = 1;
+        fixture_alloc(&f, (struct fixture_tensor){.name = "tokens",
+                                                  .category = "data",
+                                                  .space = "host",
+                                                  .layer = -1,
+                                                  .bytes = other_host});
+    }
     fixture_close(&f);
+}
+
+static void make_run(const char *path, const char *hash, const char *sql)
+{
+    make_run_of(path, hash, sql, 0);
 }
 
 #define FORECASTS                                                                                  \
@@ -133,6 +148,16 @@ static void test_device(void **state)
     json_decref(scores);
 }
 
+// Host memory is that of the rank with most of it, which need not be where the device is fullest.
+static void test_host_of_another_rank(void **state)
+{
+    (void)state;
+    make_run_of("two.db", "aaaaaaaaaaaaaaaa", FORECASTS, 12 * MIB);
+    json_t *scores = scores_of("score two.db --json");
+    expect_line(scores, "host memory", 10 * MIB, 12 * MIB);
+    json_decref(scores);
+}
+
 static void test_cannot_tell(void **state)
 {
     (void)state;
@@ -222,8 +247,9 @@ static void test_dry_forecasts_cpu(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_against_another), TEST(test_against_itself),
-                                       TEST(test_device),          TEST(test_cannot_tell),
-                                       TEST(test_malformed),       TEST(test_dry_forecasts_cpu)};
+    const struct CMUnitTest tests[] = {TEST(test_against_another),  TEST(test_against_itself),
+                                       TEST(test_device),           TEST(test_host_of_another_rank),
+                                       TEST(test_cannot_tell),      TEST(test_malformed),
+                                       TEST(test_dry_forecasts_cpu)};
     return cmocka_run_group_tests_name("score", tests, NULL, NULL);
 }
