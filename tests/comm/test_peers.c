@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -129,19 +128,6 @@ static void keep(struct outcome *outcome, enum up_status status, const struct up
     snprintf(outcome->text, sizeof outcome->text, "%s", status ? error->text : "");
 }
 
-static void die_of(int number)
-{
-    (void)number;
-    raise(SIGKILL);
-}
-
-static void die_at(double seconds)
-{
-    signal(SIGALRM, die_of);
-    setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = (suseconds_t)(seconds * 1e6)},
-              NULL);
-}
-
 static void be_process(struct world *world, int process)
 {
     struct outcome *outcome = &world->shared->outcome[process];
@@ -151,7 +137,6 @@ static void be_process(struct world *world, int process)
     int64_t begin = up_clock_ns();
     have_threads();
     int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-    if (world->dies_at_s > 0 && process == world->chosen) die_at(world->dies_at_s);
     if (world->comes_at_s[process] < 0) return;
     nap(world->comes_at_s[process]);
     if (world->hash[process]) place.hash = world->hash[process];
@@ -185,6 +170,10 @@ static void run_world(struct world *world, int status[MANY])
         alarm(60); // a child that hangs dies of it
         be_process(world, i);
         exit(0); // leaks are looked for
+    }
+    if (world->dies_at_s > 0) {
+        nap(world->dies_at_s);
+        kill(pid[world->chosen], SIGKILL);
     }
     for (int i = 0; i < world->processes; i++) {
         int how = 0;
