@@ -32,6 +32,7 @@ struct outcome {
 struct shared {
     struct outcome outcome[MANY];
     atomic_int here[3 * TURNS]; // ranks that have come to a turn, or are at some stage
+    atomic_int joining;         // processes that have begun to join
 };
 
 struct world;
@@ -46,8 +47,8 @@ struct world {
     const char *hash[MANY];  // NULL: "same"
     int number[MANY];        // 0: its own
     life *live;
-    int chosen;       // who does what the test is about
-    double dies_at_s; // the chosen one, wherever it is then; 0: it does not
+    int chosen;          // who does what the test is about
+    double dies_after_s; // the chosen one, all that come having begun to join; 0: it does not
     struct shared *shared;
 };
 
@@ -144,6 +145,7 @@ static void be_process(struct world *world, int process)
     if (world->number[process]) place.process = world->number[process];
     place.aborted = on_abort;
     place.context = outcome;
+    atomic_fetch_add(&world->shared->joining, 1);
     keep(outcome, up_peers_join(&place, &peers, &error), &error);
     if (peers) world->live(world, peers, process, outcome);
     up_peers_leave(peers);
@@ -172,8 +174,11 @@ static void run_world(struct world *world, int status[MANY])
         be_process(world, i);
         exit(0); // leaks are looked for
     }
-    if (world->dies_at_s > 0) {
-        nap(world->dies_at_s);
+    if (world->dies_after_s > 0) {
+        int come = 0;
+        for (int i = 0; i < world->processes; i++) come += world->comes_at_s[i] >= 0;
+        while (atomic_load(&world->shared->joining) < come) nap(0.01);
+        nap(world->dies_after_s);
         kill(pid[world->chosen], SIGKILL);
     }
     for (int i = 0; i < world->processes; i++) {
@@ -497,7 +502,7 @@ static void test_death_before_all(void **state)
     (void)state;
     struct world world = {.processes = 3, .ranks = 6, .groups = 1, .live = meet_once};
     int status[MANY];
-    world.dies_at_s = 1;
+    world.dies_after_s = 1;
     world.chosen = 1;
     world.comes_at_s[2] = -1;
     world.limit_s = 10;
