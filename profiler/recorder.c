@@ -30,13 +30,12 @@ static const int64_t commit_interval_ns = 100000000, sample_interval_ns = 100000
 struct source {
     struct up_trace *trace;
     struct up_step_log log;
-    struct up_ledger *ledger;  // NULL until there is something for it
-    struct up_works *works;    // NULL where nobody tells when work ran
-    struct up_beside beside;   // what was seen of steps whose rows may yet be dropped
-    struct up_device *device;  // NULL, or to be asked for its use
-    int64_t unkept;            // news for a ledger that there was no memory for
-    int64_t last_ns, seen_ns;  // the newest event's moment, and ours when it was taken
-    int64_t device_used_bytes; // as it was asked now; -1: not asked, or it cannot tell
+    struct up_ledger *ledger; // NULL until there is something for it
+    struct up_works *works;   // NULL where nobody tells when work ran
+    struct up_beside beside;  // what was seen of steps whose rows may yet be dropped
+    struct up_device *device; // NULL, or to be asked for its use
+    int64_t unkept;           // news for a ledger that there was no memory for
+    int64_t last_ns, seen_ns; // the newest event's moment, and ours when it was taken
 };
 
 struct up_recorder {
@@ -68,19 +67,6 @@ static int64_t resident_bytes(void)
     return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Less often than the host, since a driver takes its time. A sample between two answers has none of
-// its own: an old one beside a new time would speak of what has changed since.
-static void ask_devices(struct up_recorder *recorder, int64_t now)
-{
-    bool ask = !recorder->asked_ns || now - recorder->asked_ns >= device_interval_ns;
-    if (ask) recorder->asked_ns = now;
-    for (int i = 0; i < recorder->source_count; i++) {
-        struct up_device *device = recorder->sources[i].device;
-        recorder->sources[i].device_used_bytes =
-            ask && device ? device->ops->used_bytes(device) : -1;
-    }
-}
-
 // The time of a source's device; where it is not to be asked, as far as the newest event tells it.
 static int64_t device_ns(const struct source *source, int64_t now)
 {
@@ -89,15 +75,19 @@ static int64_t device_ns(const struct source *source, int64_t now)
     return source->last_ns + now - source->seen_ns;
 }
 
+// Devices are asked less often than the host, since a driver takes its time. A sample between two
+// answers has none of its own: an old one beside a new time would speak of what has changed since.
 static void sample(struct up_recorder *recorder)
 {
     int64_t now = up_clock_ns(), host = resident_bytes();
+    bool ask = !recorder->asked_ns || now - recorder->asked_ns >= device_interval_ns;
     recorder->sampled_ns = now;
-    ask_devices(recorder, now);
+    if (ask) recorder->asked_ns = now;
     for (int i = 0; i < recorder->source_count; i++) {
         const struct source *source = &recorder->sources[i];
+        struct up_device *device = ask ? source->device : NULL;
         up_store_usage(recorder->store, up_trace_rank(source->trace), device_ns(source, now),
-                       source->device_used_bytes, host);
+                       device ? device->ops->used_bytes(device) : -1, host);
     }
 }
 

@@ -199,9 +199,7 @@ enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t
     *breakdown = (struct up_breakdown){.host_peak = {.rank = UP_NONE, .seq = UP_NONE}};
     struct up_peak *peak = &breakdown->peak;
     int64_t injected;
-    UP_TRY(up_query_value(
-        run, "SELECT count(*) FROM meta WHERE key = 'recorded_by' AND value = 'injection'",
-        UP_BIND_NONE, 0, &injected, err));
+    UP_TRY(up_query_value(run, "SELECT " UP_SQL_INJECTED, UP_BIND_NONE, 0, &injected, err));
     breakdown->injected = injected;
     UP_TRY(up_peak_find(run, rank, step, peak, err));
     if (peak->rank == UP_NONE) return UP_OK;

@@ -43,16 +43,14 @@ struct up_breakdown {
  * ours every allocation that was seen is a tensor already; what is left is what nobody saw its
  * context take, and what the driver's pools keep. */
 #define UP_SQL_NO_TENSOR                                                                           \
-    "(NOT EXISTS (SELECT 1 FROM meta WHERE key = 'recorded_by' AND value = 'injection')"           \
+    "(NOT " UP_SQL_INJECTED                                                                        \
     " OR owner = 'async pool' OR (owner = 'context' AND (space, alloc_ns, bytes) NOT IN"           \
     "  (SELECT space, alloc_ns, bytes FROM tensor WHERE rank = ?1 AND name = 'context')))"
 
 /* `rank` and `step` as for up_peak_find. */
 enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t step,
                                  struct up_breakdown *breakdown, struct up_error *err);
-/* Host memory of tensors at its highest in a step, of the rank where that is most; 0: there is
- * none.
- */
+/* Host memory of tensors at its highest in a step, of the rank where that is most; 0: none. */
 enum up_status up_breakdown_host_most(const struct up_run *run, int64_t *bytes,
                                       struct up_error *err);
 void up_breakdown_release(struct up_breakdown *breakdown);

@@ -39,6 +39,10 @@ enum up_status up_query_next(struct up_query *query, bool *row, struct up_error 
 enum up_status up_query_end(struct up_query *query, struct up_error *err);
 void up_query_close(struct up_query *query);
 
+/* Whether the run is of a program that is not ours, recorded by the injection library. */
+#define UP_SQL_INJECTED                                                                            \
+    "EXISTS (SELECT 1 FROM meta WHERE key = 'recorded_by' AND value = 'injection')"
+
 /* Of rows of kernel and copy: those of what the step itself told. What was seen beside that, and
  * has ids of its own, comes in no order that says anything. */
 #define UP_SQL_TOLD "id < 4611686018427387904"

@@ -62,9 +62,9 @@ static struct up_tensor *rebuild_mid(struct up_trainer *trainer, int64_t layer)
 }
 
 /* Attention's outputs, from which the stream between attention and MLP is made again: while the
- * kernel of the block above runs they come for nothing, later their products wait for them (1% of a
- * step of Llama3-8B at 128K tokens on two GPUs). Long ones come with their stages: of 512K tokens
- * it would be 0.2%, and they would be there at attention's peak. */
+ * kernel of the block above runs they come for nothing, later their products wait for them (by
+ * forecast 1% of a step of Llama3-8B at 128K tokens on two GPUs). Long ones come with their stages:
+ * of 512K tokens it would be 0.2%, and they would be there at attention's peak. */
 static void prefetch_outputs(struct up_trainer *trainer, int64_t layer)
 {
     static const int64_t most_bytes = 512 << 20;

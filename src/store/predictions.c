@@ -12,6 +12,15 @@ static enum up_category largest_category(const struct up_store_prediction *p)
     return (enum up_category)largest;
 }
 
+// Nothing where there are no bytes.
+static int put_category(sqlite3_stmt *row, int64_t id, const char *name, int64_t bytes)
+{
+    const int64_t numbers[] = {id, bytes};
+    if (!bytes) return SQLITE_DONE;
+    return up_row_run(row, UP_ROW_PREDICTION_CATEGORY,
+                      &(struct up_row){.texts = &name, .numbers = numbers});
+}
+
 int up_prediction_run(sqlite3 *db, sqlite3_stmt *row, sqlite3_stmt *category,
                       const struct up_store_prediction *p)
 {
@@ -22,15 +31,9 @@ int up_prediction_run(sqlite3 *db, sqlite3_stmt *row, sqlite3_stmt *category,
         up_row_run(row, UP_ROW_PREDICTION,
                    &(struct up_row){.texts = texts, .numbers = numbers, .reals = &p->step_s});
     int64_t id = sqlite3_last_insert_rowid(db);
-    for (int i = 0; i <= UP_CATEGORY_COUNT && code == SQLITE_DONE; i++) {
-        const char *beside = UP_STORE_BESIDE;
-        bool last = i == UP_CATEGORY_COUNT;
-        const int64_t bytes[] = {id, last ? p->beside_bytes : p->category_bytes[i]};
-        if (!bytes[1]) continue;
-        code = up_row_run(
-            category, UP_ROW_PREDICTION_CATEGORY,
-            &(struct up_row){.texts = last ? &beside : &up_category_names[i], .numbers = bytes});
-    }
+    for (int i = 0; i < UP_CATEGORY_COUNT && code == SQLITE_DONE; i++)
+        code = put_category(category, id, up_category_names[i], p->category_bytes[i]);
+    if (code == SQLITE_DONE) code = put_category(category, id, UP_STORE_BESIDE, p->beside_bytes);
     return code;
 }
 

@@ -4,6 +4,7 @@
 
 #include "tests/report/fixture.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <sys/wait.h>
 
@@ -28,6 +29,19 @@ static inline void folder_remove(char *name)
     snprintf(command, sizeof command, "rm -r '%s'", name);
     assert_int_equal(system(command), 0);
     free(name);
+}
+
+/* A test's setup and teardown in such a folder; what a setup of its own makes goes there too. */
+static inline int folder_setup(void **state)
+{
+    *state = folder_enter();
+    return 0;
+}
+
+static inline int folder_teardown(void **state)
+{
+    folder_remove(*state);
+    return 0;
 }
 
 /* `settings` stands before the program (environment), `words` after it (also a redirection). */
@@ -84,6 +98,18 @@ static inline void expect_status(const struct outcome *outcome, int status)
     if (outcome->status != status || *outcome->err)
         fail_msg("status %d, expected %d: %s%s", outcome->status, status, outcome->err,
                  outcome->out);
+}
+
+// What is printed with that status, as JSON.
+static inline json_t *json_of(const char *words, int status)
+{
+    json_error_t error;
+    struct outcome outcome = report("", words);
+    expect_status(&outcome, status);
+    json_t *root = json_loads(outcome.out, JSON_REJECT_DUPLICATES, &error);
+    if (!root) fail_msg("%s: %s in: %s", words, error.text, outcome.out);
+    outcome_release(&outcome);
+    return root;
 }
 
 // Status 2, and one line that says this.

@@ -110,18 +110,6 @@ static void test_odd_numbers(void **state)
 /* --- Runs --------------------------------------------------------------------------------------
  */
 
-static int enter(void **state)
-{
-    *state = folder_enter();
-    return 0;
-}
-
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
 static void train(const char *words)
 {
     char command[1024];
@@ -133,12 +121,7 @@ static json_t *calibrate(const char *words)
 {
     char command[512];
     snprintf(command, sizeof command, "calibrate %s --json", words);
-    struct outcome outcome = report("", command);
-    expect_status(&outcome, 0);
-    json_t *root = json_loads(outcome.out, 0, NULL);
-    assert_non_null(root);
-    outcome_release(&outcome);
-    return root;
+    return json_of(command, 0);
 }
 
 static json_t *figure_of(const json_t *root, const char *name)
@@ -400,7 +383,7 @@ static void test_refusals(void **state)
     assert_int_equal(access("m.json", F_OK), -1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
 
 int main(void)
 {

@@ -18,12 +18,6 @@ static int enter(void **state)
     return 0;
 }
 
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
 /* --- Refusals ----------------------------------------------------------------------------------
  */
 
@@ -133,17 +127,6 @@ static void test_help(void **state)
 /* --- JSON --------------------------------------------------------------------------------------
  */
 
-static json_t *report_json(const char *words)
-{
-    json_error_t error;
-    struct outcome o = report("LC_ALL=C", words);
-    assert_int_equal(o.status, 0);
-    json_t *root = json_loads(o.out, JSON_REJECT_DUPLICATES, &error);
-    if (!root) fail_msg("%s: %s", words, error.text);
-    outcome_release(&o);
-    return root;
-}
-
 static int64_t whole(const json_t *object, const char *key)
 {
     assert_true(json_is_integer(json_object_get(object, key)));
@@ -173,7 +156,7 @@ static void test_json_adds_up(void **state)
                                            "training",       NULL};
     static const char *const peak_keys[] = {"peak_bytes", "peak_seq", "rank",       "step", "phase",
                                             "layer",      "range",    "allocation", NULL};
-    json_t *root = report_json("run.db --json");
+    json_t *root = json_of("run.db --json", 0);
     const json_t *peak = json_object_get(root, "peak");
     const json_t *sums = json_object_get(root, "reconciliation");
     has_keys(root, sections);
@@ -186,7 +169,7 @@ static void test_json_adds_up(void **state)
     assert_int_equal(total(sums, "bytes"), 2 * last);
     json_decref(root);
 
-    root = report_json("peak run.db --limit all --json");
+    root = json_of("peak run.db --limit all --json", 0);
     assert_int_equal(total(json_object_get(root, "largest"), "bytes"),
                      whole(json_object_get(root, "peak"), "peak_bytes"));
     json_decref(root);
@@ -200,7 +183,7 @@ static void test_json_tells_a_lie(void **state)
     assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
     fixture_sql(&f, "UPDATE step SET peak_bytes = peak_bytes + 1");
     sqlite3_close(f.db);
-    json_t *root = report_json("run.db --json");
+    json_t *root = json_of("run.db --json", 0);
     const json_t *notes = json_object_get(root, "notes");
     assert_int_equal(json_array_size(notes), 1);
     assert_non_null(strstr(json_string_value(json_array_get(notes, 0)), "add up"));
@@ -210,7 +193,7 @@ static void test_json_tells_a_lie(void **state)
 static void test_timeline_and_tensors_agree(void **state)
 {
     (void)state;
-    json_t *timeline = report_json("timeline run.db --step 1 --rows all --json");
+    json_t *timeline = json_of("timeline run.db --step 1 --rows all --json", 0);
     const json_t *points = json_object_get(timeline, "timeline");
     int64_t highest = 0;
     size_t i;
@@ -222,11 +205,11 @@ static void test_timeline_and_tensors_agree(void **state)
     char words[128];
     snprintf(words, sizeof words, "tensors run.db --space device --alive-at %lld --json",
              (long long)whole(timeline, "peak_seq"));
-    json_t *tensors = report_json(words);
+    json_t *tensors = json_of(words, 0);
     assert_int_equal(whole(json_object_get(tensors, "matches"), "bytes"), highest);
     json_decref(tensors);
     // Few rows still show the peak.
-    json_t *coarse = report_json("timeline run.db --step 1 --rows 2 --json");
+    json_t *coarse = json_of("timeline run.db --step 1 --rows 2 --json", 0);
     assert_int_equal(json_array_size(json_object_get(coarse, "timeline")), 2);
     assert_int_equal(whole(coarse, "peak_bytes"), highest);
     json_decref(coarse);
@@ -384,18 +367,18 @@ static void test_large_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_refusals, enter, leave),
-        cmocka_unit_test_setup_teardown(test_damage, enter, leave),
-        cmocka_unit_test_setup_teardown(test_steps_without_rows, enter, leave),
-        cmocka_unit_test_setup_teardown(test_full_disk, enter, leave),
-        cmocka_unit_test_setup_teardown(test_help, enter, leave),
-        cmocka_unit_test_setup_teardown(test_json_adds_up, enter, leave),
-        cmocka_unit_test_setup_teardown(test_json_tells_a_lie, enter, leave),
-        cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, leave),
-        cmocka_unit_test_setup_teardown(test_one_screen, enter, leave),
-        cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, leave),
-        cmocka_unit_test_setup_teardown(test_live_run, enter, leave),
-        cmocka_unit_test_setup_teardown(test_large_trace, enter, leave),
+        cmocka_unit_test_setup_teardown(test_refusals, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_damage, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_steps_without_rows, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_full_disk, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_help, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_json_adds_up, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_json_tells_a_lie, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_live_run, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_large_trace, enter, folder_teardown),
     };
     return cmocka_run_group_tests_name("commands", tests, NULL, NULL);
 }

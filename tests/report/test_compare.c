@@ -77,22 +77,6 @@ static int enter(void **state)
     return 0;
 }
 
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
-static json_t *json_of(const char *words, int status)
-{
-    struct outcome outcome = report("", words);
-    expect_status(&outcome, status);
-    json_t *root = json_loads(outcome.out, 0, NULL);
-    if (!root) fail_msg("%s: not JSON: %s", words, outcome.out);
-    outcome_release(&outcome);
-    return root;
-}
-
 // The row of `table` whose `key` is `value`; NULL where there is none.
 static json_t *row_of(const json_t *root, const char *table, const char *key, const char *value)
 {
@@ -564,7 +548,7 @@ static void test_history_of_many(void **state)
     outcome_release(&outcome);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, folder_teardown)
 
 int main(void)
 {

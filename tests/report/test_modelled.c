@@ -9,20 +9,9 @@
 /* --- Reading an answer ---------------------------------------------------------------------------
  */
 
-static json_t *ask_status(const char *words, int status)
-{
-    json_error_t error;
-    struct outcome outcome = report("LC_ALL=C.UTF-8", words);
-    expect_status(&outcome, status);
-    json_t *root = json_loads(outcome.out, 0, &error);
-    if (!root) fail_msg("%s: %s: %s", words, error.text, outcome.out);
-    outcome_release(&outcome);
-    return root;
-}
-
 static json_t *ask(const char *words)
 {
-    return ask_status(words, 0);
+    return json_of(words, 0);
 }
 
 static int64_t whole(const json_t *object, const char *key)
@@ -345,7 +334,7 @@ static void test_fit(void **state)
     assert_string_equal(text(json_object_get(root, "fit"), "all_options"), "--optimizer host");
     assert_true(json_is_true(json_object_get(json_object_get(root, "fit"), "fits")));
     json_decref(root);
-    root = ask_status("advise hand.db --fit 1K --json", 1);
+    root = json_of("advise hand.db --fit 1K --json", 1);
     assert_true(json_is_null(json_object_get(root, "fit")));
     json_decref(root);
     expect_refusal("advise hand.db --seq 2K", "run again");
@@ -558,33 +547,21 @@ static void test_another_hash(void **state)
     json_decref(root);
 }
 
-static int enter(void **state)
-{
-    *state = folder_enter();
-    return 0;
-}
-
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_by_hand, enter, leave),
-        cmocka_unit_test_setup_teardown(test_path_by_hand, enter, leave),
-        cmocka_unit_test_setup_teardown(test_layers_in_ranges, enter, leave),
-        cmocka_unit_test_setup_teardown(test_not_guessed, enter, leave),
-        cmocka_unit_test_setup_teardown(test_nothing_known, enter, leave),
-        cmocka_unit_test_setup_teardown(test_without_shapes, enter, leave),
-        cmocka_unit_test_setup_teardown(test_ends_in_forward, enter, leave),
-        cmocka_unit_test_setup_teardown(test_fit, enter, leave),
-        cmocka_unit_test_setup_teardown(test_text, enter, leave),
-        cmocka_unit_test_setup_teardown(test_lies, enter, leave),
-        cmocka_unit_test_setup_teardown(test_against_dry_runs, enter, leave),
-        cmocka_unit_test_setup_teardown(test_another_hash, enter, leave),
+        cmocka_unit_test_setup_teardown(test_by_hand, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_path_by_hand, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_layers_in_ranges, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_not_guessed, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_known, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_without_shapes, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_ends_in_forward, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_fit, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_text, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_lies, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_against_dry_runs, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_another_hash, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests_name("modelled", tests, NULL, NULL);
 }

@@ -6,18 +6,6 @@
 
 enum { MIB = 1 << 20 };
 
-static json_t *report_json(const char *words)
-{
-    json_error_t error;
-    struct outcome outcome = report("LC_ALL=C.UTF-8", words);
-    assert_string_equal(outcome.err, "");
-    assert_int_equal(outcome.status, 0);
-    json_t *root = json_loads(outcome.out, 0, &error);
-    assert_non_null(root);
-    outcome_release(&outcome);
-    return root;
-}
-
 // "item bytes, item bytes, ..." of a reconciliation, in MiB.
 static const char *items_of(const json_t *rows)
 {
@@ -78,7 +66,7 @@ static json_t *books(int64_t used)
     fixture_open(&f, "books.db");
     make_books(&f, used);
     fixture_close(&f);
-    return report_json("--json books.db");
+    return json_of("--json books.db", 0);
 }
 
 static void test_books_balance(void **state)
@@ -139,14 +127,14 @@ static void test_injected_books(void **state)
                     " alloc_ns, NULL FROM tensor WHERE name = 'libc10_cuda.so';"
                     "INSERT INTO usage VALUES (0, 3000, 711 * 1048576, NULL)");
     fixture_close(&f);
-    json_t *root = report_json("--json books.db");
+    json_t *root = json_of("--json books.db", 0);
     // What a pool keeps is no tensor, though it may be as much as one taken at that moment.
     assert_string_equal(items_of(json_object_get(root, "reconciliation")),
                         "categories 110, arena slack 0, context 500, async pool 100, "
                         "unattributed 1, device used 711");
     json_decref(root);
     // Nor is it what libraries take beside the tensors.
-    root = report_json("advise books.db --fit 1GiB --json");
+    root = json_of("advise books.db --fit 1GiB --json", 0);
     const json_t *beside = json_object_get(json_object_get(root, "forecast"), "library_bytes");
     assert_int_equal(json_integer_value(beside), 600 * MIB);
     assert_non_null(strstr(json_string_value(json_array_get(json_object_get(root, "notes"), 1)),
@@ -179,7 +167,7 @@ static void test_ranges_of_two_threads(void **state)
                       .name = "libc10_cuda.so", .category = "workspace", .layer = -1, .bytes = 9});
     fixture_sql(&f, "UPDATE tensor SET range_id = %lld", (long long)forward);
     fixture_close(&f);
-    json_t *root = report_json("peak --json threads.db");
+    json_t *root = json_of("peak --json threads.db", 0);
     assert_string_equal(json_string_value(json_object_get(json_object_get(root, "peak"), "range")),
                         "train > forward");
     json_decref(root);
@@ -207,7 +195,7 @@ static void test_sample_of_another_time(void **state)
                     " 4000), (10, 0, 'context', 'device', 500 * 1048576, 5, NULL);"
                     "INSERT INTO usage VALUES (0, 3000, 533 * 1048576, NULL)");
     fixture_close(&f);
-    json_t *root = report_json("--json books.db");
+    json_t *root = json_of("--json books.db", 0);
     assert_string_equal(items_of(json_object_get(root, "reconciliation")),
                         "categories 100, arena slack 0, context 500, unattributed 3, "
                         "device used 603");
@@ -243,7 +231,7 @@ static json_t *failure(const char *story)
     fixture_open(&f, "oom.db");
     make_failure(&f, story);
     fixture_close(&f);
-    return report_json("--json oom.db");
+    return json_of("--json oom.db", 0);
 }
 
 // From the fixture's seq: begin of the range 1, allocations 2 to 5, a free 6, an allocation 7.

@@ -63,21 +63,12 @@ static int enter(void **state)
     return 0;
 }
 
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
 static json_t *scores_of(const char *words)
 {
-    struct outcome outcome = report("", words);
-    expect_status(&outcome, 0);
-    json_t *root = json_loads(outcome.out, 0, NULL);
+    json_t *root = json_of(words, 0);
     json_t *scores = json_incref(json_object_get(root, "scores"));
     assert_true(json_is_array(scores));
     json_decref(root);
-    outcome_release(&outcome);
     return scores;
 }
 
@@ -243,7 +234,7 @@ static void test_dry_forecasts_cpu(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, folder_teardown)
 
 int main(void)
 {

@@ -206,18 +206,6 @@ static void test_which_step(void **state)
     json_decref(time);
 }
 
-static int enter(void **state)
-{
-    *state = folder_enter();
-    return 0;
-}
-
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,5 +214,5 @@ int main(void)
         cmocka_unit_test(test_rows_without_times),
         cmocka_unit_test(test_which_step),
     };
-    return cmocka_run_group_tests_name("time", tests, enter, leave);
+    return cmocka_run_group_tests_name("time", tests, folder_setup, folder_teardown);
 }

@@ -219,22 +219,6 @@ static int enter(void **state)
     return 0;
 }
 
-static int leave(void **state)
-{
-    folder_remove(*state);
-    return 0;
-}
-
-static json_t *json_of(const char *words, int status)
-{
-    struct outcome outcome = report("", words);
-    expect_status(&outcome, status);
-    json_t *root = json_loads(outcome.out, 0, NULL);
-    if (!root) fail_msg("%s: not JSON", words);
-    outcome_release(&outcome);
-    return root;
-}
-
 static const char *text_at(const json_t *row, const char *key)
 {
     const char *text = json_string_value(json_object_get(row, key));
@@ -586,7 +570,7 @@ static void test_refusals(void **state)
     expect_refusal("whatis 1GiB --model tiny --cp 0", "--cp");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, folder_teardown)
 
 int main(void)
 {

@@ -2,7 +2,8 @@
  * functions.
  *
  * A rank's address range is reserved whole and backed by physical memory as the arenas grow, at the
- * latest (and for good) when the plan of the step is known. Host memory is touched by several
+ * latest (and for good) when the plan of the step is known; under a tool that checks accesses it is
+ * one allocation from the start. Host memory is touched by several
  * threads and then registered in one piece, which is far faster than cudaHostAlloc.
  *
  * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are

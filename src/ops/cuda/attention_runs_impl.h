@@ -61,10 +61,10 @@ static inline struct up_attention_run up_attention_forward_run(const struct up_a
 
 /* Query rows of a forward call, of `heads` query heads: a long sequence goes in blocks, each over
  * the keys up to its end, which keeps the GPU's multiprocessors on keys that lie close together.
- * What it gains (H200, cuDNN 9.19), whole and in blocks: 4 heads of 128K tokens 568 and 609
+ * Measured alone (H200, cuDNN 9.19), whole and in blocks: 4 heads of 128K tokens 568 and 609
  * TFLOP/s, 8 heads of 256K 531 and 615, one head of 512K 520 and 617; one or two heads of 128K
- * tokens run at 620 whole. A block has a plan of its own, so there are 64 at most. The backward
- * does not gain. */
+ * tokens run at 620 whole. Within a step the power limit takes much of the gain. A block has a plan
+ * of its own, so there are 64 at most. The backward does not gain. */
 static inline int64_t up_attention_block_rows(int64_t seq, int64_t heads)
 {
     enum { LEAST = 8192, MOST_BLOCKS = 64, WHOLE = 1 << 18 };
