@@ -17,6 +17,7 @@ enum {
     GATHER_RESIDENT = 8, // blocks of a multiprocessor
     CHUNK = 2048,        // rows of the backward pass at a time
     ADD_THREADS = 128,
+    BATCH = 8, // rows of one id on their way from memory at once: a common id has thousands
     STRIP = ADD_THREADS * UP_VEC, // columns of a block of the backward pass
 };
 
@@ -98,6 +99,12 @@ static __device__ inline void list_members(struct group *group, int rows, int mi
     if (lane == 0) group->members = members;
 }
 
+static __device__ inline void add(struct up_vec *sum, const struct up_vec &v)
+{
+#pragma unroll
+    for (int e = 0; e < UP_VEC; e++) sum->at[e] += v.at[e];
+}
+
 /* A block per row and strip of the chunk that `a` tells; blocks of rows that are not their id's
  * first have nothing to do. */
 template <typename T, bool WHOLE>
@@ -116,12 +123,15 @@ static __global__ void add_chunk(const struct up_embed_backward_args a, int stri
     const T *from = (const T *)a.d_out + column;
     int64_t left = a.width - column;
     struct up_vec sum = up_read<WHOLE>(to, left);
-    int members = group.members;
-#pragma unroll 4
-    for (int m = 0; m < members; m++) {
-        struct up_vec d = up_read<WHOLE>(from + group.member[m] * a.width, left);
+    for (int first = 0; first < group.members; first += BATCH) {
+        struct up_raw<T> d[BATCH];
+        const int here = min(group.members - first, (int)BATCH);
 #pragma unroll
-        for (int e = 0; e < UP_VEC; e++) sum.at[e] += d.at[e];
+        for (int m = 0; m < BATCH; m++)
+            if (m < here) d[m] = up_load<WHOLE>(from + group.member[first + m] * a.width, left);
+#pragma unroll
+        for (int m = 0; m < BATCH; m++)
+            if (m < here) add(&sum, up_unpack(d[m]));
     }
     up_write<WHOLE>(to, left, sum);
 }
