@@ -7,6 +7,9 @@
 enum {
     SUM_THREADS = 256,
     SUM_BLOCKS = 1024, // the same on every device, and with it how the sum is rounded
+    QUAD = 4,          // elements that a thread updates at a time
+    ADAMW_THREADS = 256,
+    ADAMW_RESIDENT = 8, // blocks of a multiprocessor
 };
 
 template <bool WHOLE>
@@ -62,28 +65,47 @@ static __device__ inline float clip_factor(const struct up_adamw_args &a)
     return factor > 1 ? 1 : (float)factor;
 }
 
+static __device__ inline void update(float &w, float gradient, float &m, float &v,
+                                     const struct factors &f)
+{
+    m = f.beta1 * m + f.rest1 * gradient;
+    v = f.beta2 * v + f.rest2 * (gradient * gradient);
+    float denominator = sqrtf(v) / f.root_correction + f.epsilon;
+    w = w * f.keep - f.step * (m / denominator);
+}
+
+/* Four elements, past the caches: nobody reads them again before they would be gone from there. */
+static __device__ inline void update_quad(const struct up_adamw_args &a, int64_t i, float clip,
+                                          const struct factors &f)
+{
+    float4 w = __ldcs((const float4 *)(a.weight + i)), g = __ldcs((const float4 *)(a.gradient + i));
+    float4 m = __ldcs((const float4 *)(a.m + i)), v = __ldcs((const float4 *)(a.v + i));
+    update(w.x, g.x * clip, m.x, v.x, f);
+    update(w.y, g.y * clip, m.y, v.y, f);
+    update(w.z, g.z * clip, m.z, v.z, f);
+    update(w.w, g.w * clip, m.w, v.w, f);
+    __stcs((float4 *)(a.weight + i), w);
+    __stcs((float4 *)(a.m + i), m);
+    __stcs((float4 *)(a.v + i), v);
+}
+
+/* A thread has QUAD elements at a time: with UP_VEC of them a warp would read and write every other
+ * 16 bytes, then those between (H200: 3.3 TB/s for 4.2). */
 template <bool WHOLE>
 static __global__ void adamw(const struct up_adamw_args a, const struct factors f)
 {
     __shared__ float clip;
     if (threadIdx.x == 0) clip = clip_factor(a);
     __syncthreads();
-    for (int64_t i = up_first_element(); i < a.count; i += up_element_stride()) {
-        int64_t left = a.count - i;
-        struct up_vec w = up_read<WHOLE>(a.weight + i, left),
-                      g = up_read<WHOLE>(a.gradient + i, left);
-        struct up_vec m = up_read<WHOLE>(a.m + i, left), v = up_read<WHOLE>(a.v + i, left);
-#pragma unroll
-        for (int e = 0; e < UP_VEC; e++) {
-            float gradient = g.at[e] * clip;
-            m.at[e] = f.beta1 * m.at[e] + f.rest1 * gradient;
-            v.at[e] = f.beta2 * v.at[e] + f.rest2 * (gradient * gradient);
-            float denominator = sqrtf(v.at[e]) / f.root_correction + f.epsilon;
-            w.at[e] = w.at[e] * f.keep - f.step * (m.at[e] / denominator);
+    const int64_t step = QUAD * (int64_t)gridDim.x * blockDim.x;
+    int64_t i = QUAD * ((int64_t)blockIdx.x * blockDim.x + threadIdx.x);
+    for (; i < a.count; i += step) {
+        if (WHOLE && i + QUAD <= a.count) {
+            update_quad(a, i, clip, f);
+            continue;
         }
-        up_write<WHOLE>(a.weight + i, left, w);
-        up_write<WHOLE>(a.m + i, left, m);
-        up_write<WHOLE>(a.v + i, left, v);
+        for (int64_t j = i; j < i + QUAD && j < a.count; j++)
+            update(a.weight[j], a.gradient[j] * clip, a.m[j], a.v[j], f);
     }
 }
 
@@ -92,6 +114,7 @@ void up_cuda_adamw(const void *args, struct up_cuda *cuda)
     const struct up_adamw_args *a = (const struct up_adamw_args *)args;
     UP_ASSERT(a->t >= 1);
     bool whole = up_aligned(a->weight, a->gradient, a->m, a->v);
-    up_cuda_launch(cuda, "adamw", whole ? adamw<true> : adamw<false>,
-                   up_pointwise_grid(cuda, a->count), *a, find_factors(a));
+    int64_t pieces = up_divide_up(a->count, QUAD * ADAMW_THREADS);
+    struct up_grid grid = {up_blocks(cuda, pieces, ADAMW_RESIDENT), ADAMW_THREADS, 0};
+    up_cuda_launch(cuda, "adamw", whole ? adamw<true> : adamw<false>, grid, *a, find_factors(a));
 }
