@@ -112,22 +112,43 @@ static __device__ inline void up_narrow(float x, __nv_bfloat16 *y)
     *y = __float2bfloat16_rn(x);
 }
 
-static __device__ inline struct up_vec up_read_whole(const float *x)
-{
+/* A vector as it is in memory, for what waits in registers. */
+template <typename T> struct up_raw;
+template <> struct up_raw<float> {
+    float at[UP_VEC];
+};
+template <> struct up_raw<__nv_bfloat16> {
+    unsigned pair[UP_VEC / 2];
+};
+
+static __device__ inline struct up_raw<float> up_load_whole(const float *x) {
     float4 low = ((const float4 *)x)[0], high = ((const float4 *)x)[1];
     return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
-/* bf16 is the upper half of an fp32. */
-static __device__ inline struct up_vec up_read_whole(const __nv_bfloat16 *x)
-{
+static __device__ inline struct up_raw<__nv_bfloat16>
+up_load_whole(const __nv_bfloat16 *x) {
     uint4 two = *(const uint4 *)x;
-    unsigned pair[] = {two.x, two.y, two.z, two.w};
+    return {two.x, two.y, two.z, two.w};
+}
+
+static __device__ inline struct up_vec
+up_unpack(const struct up_raw<float> &raw)
+{
+    struct up_vec v;
+#pragma unroll
+    for (int i = 0; i < UP_VEC; i++) v.at[i] = raw.at[i];
+    return v;
+}
+
+/* bf16 is the upper half of an fp32. */
+static __device__ inline struct up_vec up_unpack(const struct up_raw<__nv_bfloat16> &raw)
+{
     struct up_vec v;
 #pragma unroll
     for (int i = 0; i < UP_VEC / 2; i++) {
-        v.at[2 * i] = __uint_as_float(pair[i] << 16);
-        v.at[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+        v.at[2 * i] = __uint_as_float(raw.pair[i] << 16);
+        v.at[2 * i + 1] = __uint_as_float(raw.pair[i] & 0xffff0000u);
     }
     return v;
 }
@@ -150,15 +171,36 @@ static __device__ inline void up_write_whole(__nv_bfloat16 *y, const struct up_v
                              up_pair_bits(v.at[4], v.at[5]), up_pair_bits(v.at[6], v.at[7]));
 }
 
+static __device__ inline struct up_raw<float> up_pack(const struct up_vec &v, const float *) {
+    struct up_raw<float> raw;
+#pragma unroll
+    for (int i = 0; i < UP_VEC; i++) raw.at[i] = v.at[i];
+    return raw;
+}
+
+static __device__ inline struct up_raw<__nv_bfloat16>
+up_pack(const struct up_vec &v, const __nv_bfloat16 *) {
+    struct up_raw<__nv_bfloat16> raw;
+#pragma unroll
+    for (int i = 0; i < UP_VEC / 2; i++) raw.pair[i] = up_pair_bits(v.at[2 * i], v.at[2 * i + 1]);
+    return raw;
+}
+
 /* x[0] to x[7], of which the first `count` exist (any number; beyond them zeros are read). */
 template <bool WHOLE, typename T>
 static __device__ inline struct up_vec up_read(const T *x, int64_t count)
 {
-    if (WHOLE && count >= UP_VEC) return up_read_whole(x);
+    if (WHOLE && count >= UP_VEC) return up_unpack(up_load_whole(x));
     struct up_vec v;
 #pragma unroll
     for (int i = 0; i < UP_VEC; i++) v.at[i] = i < count ? up_widen(x[i]) : 0;
     return v;
+}
+
+template <bool WHOLE, typename T>
+static __device__ inline struct up_raw<T> up_load(const T *x, int64_t count) {
+    if (WHOLE && count >= UP_VEC) return up_load_whole(x);
+    return up_pack(up_read<false>(x, count), x);
 }
 
 template <bool WHOLE, typename T>

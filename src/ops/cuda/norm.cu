@@ -1,64 +1,113 @@
 /* RMSNorm: a block has a row at a time, and each thread the same columns of every row.
  *
- * A row is read twice, for its statistics and for the output; the second time it comes from the
- * cache, where it costs less than the registers to keep it in would.
+ * A row stays in registers from its statistics to the output, and the block's next row is on its
+ * way from memory meanwhile, where registers are left for it: with few rows on a multiprocessor at
+ * once, memory would otherwise stand still while they are summed.
  *
- * d_weight: a block adds up its rows in shared memory, where each column belongs to one thread. The
- * blocks' sums go through the scratch and are added in order if they fit there. If not, blocks add
- * theirs to d_weight atomically, in any order: the last bits of d_weight then differ between runs.
+ * d_weight: a thread adds up its columns in registers. The blocks' sums go through the scratch and
+ * are added in order if they fit there. If not, blocks add theirs to d_weight atomically, in any
+ * order: the last bits of d_weight then differ between runs.
  */
 #include "ops/cuda/cuda_impl.cuh"
 #include "ops/norm.h"
 
 enum {
-    FORWARD_THREADS = 256,   // of a block, at most
-    FORWARD_RESIDENT = 2048, // threads of a multiprocessor, in all
-    BACKWARD_THREADS = 512,
+    THREADS = 512,  // of a block, at most
+    HELD_MOST = 8,  // vectors of a row that a thread holds
+    AHEAD_MOST = 2, // with so many or fewer, the next row's too
+    WIDTH_MOST = THREADS * HELD_MOST * UP_VEC,
+    FORWARD_RESIDENT = 1536, // threads of a multiprocessor, in all
     BACKWARD_RESIDENT = 1024,
     ROWS_LEAST = 4, // rows that are worth a block and its part of d_weight
 };
 
-template <typename T, bool WHOLE>
-static __global__ void forward(const struct up_rmsnorm_forward_args a)
+/* The thread's vectors of a row, threadIdx.x + k blockDim.x for each k; zeros beyond the row. */
+template <typename T, int HELD> struct part {
+    struct up_raw<T> at[HELD];
+};
+
+static __device__ inline int column_of(int k)
 {
-    const T *weight = (const T *)a.weight;
-    const int64_t first = UP_VEC * threadIdx.x, step = UP_VEC * blockDim.x;
+    return UP_VEC * ((int)threadIdx.x + k * (int)blockDim.x);
+}
+
+/* With WHOLE, a row is made of whole vectors. */
+template <int HELD, bool WHOLE, typename T>
+static __device__ inline struct part<T, HELD> read_part(const T *row, int width) {
+    struct part<T, HELD> part;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int column = column_of(k);
+        if (column >= width)
+            part.at[k] = up_raw<T>();
+        else
+            part.at[k] = up_load<WHOLE>(row + column, WHOLE ? UP_VEC : width - column);
+    }
+    return part;
+}
+
+template <bool WHOLE, typename T>
+static __device__ inline void write_vec(T *row, int width, int column, const struct up_vec &v)
+{
+    if (column < width) up_write<WHOLE>(row + column, WHOLE ? UP_VEC : width - column, v);
+}
+
+template <typename T, bool WHOLE, int HELD>
+static __global__ void __launch_bounds__(THREADS) forward(const struct up_rmsnorm_forward_args a)
+{
+    const bool ahead = HELD <= AHEAD_MOST;
+    const int width = (int)a.width;
+    const T *x = (const T *)a.x;
+    struct part<T, HELD> weight = read_part<HELD, WHOLE>((const T *)a.weight, width);
+    struct part<T, HELD> here, next;
+    if (ahead) next = read_part<HELD, WHOLE>(x + blockIdx.x * (int64_t)width, width);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const T *x = (const T *)a.x + row * a.width;
-        T *y = (T *)a.y + row * a.width;
+        here = ahead ? next : read_part<HELD, WHOLE>(x + row * width, width);
+        if (ahead && row + gridDim.x < a.rows)
+            next = read_part<HELD, WHOLE>(x + (row + gridDim.x) * width, width);
         float sum[1] = {0};
-        for (int64_t j = first; j < a.width; j += step) {
-            struct up_vec v = up_read<WHOLE>(x + j, a.width - j);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            struct up_vec v = up_unpack(here.at[k]);
 #pragma unroll
             for (int e = 0; e < UP_VEC; e++) sum[0] += v.at[e] * v.at[e];
         }
         up_block_reduce(sum, up_plus());
-        float r = rsqrtf(sum[0] / (float)a.width + a.epsilon);
-        for (int64_t j = first; j < a.width; j += step) {
-            struct up_vec v = up_read<WHOLE>(x + j, a.width - j);
-            struct up_vec w = up_read<WHOLE>(weight + j, a.width - j);
+        float r = rsqrtf(sum[0] / (float)width + a.epsilon);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            struct up_vec v = up_unpack(here.at[k]), w = up_unpack(weight.at[k]);
 #pragma unroll
             for (int e = 0; e < UP_VEC; e++) v.at[e] = w.at[e] * (v.at[e] * r);
-            up_write<WHOLE>(y + j, a.width - j, v);
+            write_vec<WHOLE>((T *)a.y + row * width, width, column_of(k), v);
         }
     }
 }
 
-/* A row of the backward pass; `width` is that of the row. */
-template <typename T> struct row {
-    const T *x, *weight, *dy;
-    T *dx;
-    int width;
+/* What the backward pass reads of a row. */
+template <typename T, int HELD> struct row {
+    struct part<T, HELD> x, dy, dx; // dx: what it is added to, or zeros
 };
 
+template <typename T, int HELD, bool WHOLE>
+static __device__ inline struct row<T, HELD> read_row(const struct up_rmsnorm_backward_args &a,
+                                                      int64_t row) {
+    const int width = (int)a.width;
+    int64_t at = row * width;
+    return {read_part<HELD, WHOLE>((const T *)a.x + at, width),
+            read_part<HELD, WHOLE>((const T *)a.dy + at, width),
+            read_part<HELD, WHOLE>((const T *)a.dx + at, a.accumulate ? width : 0)};
+}
+
 /* {sum of x^2, sum of g x} with g = weight dy. */
-template <bool WHOLE, typename T>
-static __device__ inline void row_sums(const struct row<T> &row, float (&sums)[2])
+template <typename T, int HELD>
+static __device__ inline void row_sums(const struct row<T, HELD> &row,
+                                       const struct part<T, HELD> &weight, float (&sums)[2])
 {
-    for (int j = UP_VEC * threadIdx.x; j < row.width; j += UP_VEC * blockDim.x) {
-        struct up_vec x = up_read<WHOLE>(row.x + j, row.width - j);
-        struct up_vec w = up_read<WHOLE>(row.weight + j, row.width - j);
-        struct up_vec dy = up_read<WHOLE>(row.dy + j, row.width - j);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        struct up_vec x = up_unpack(row.x.at[k]), dy = up_unpack(row.dy.at[k]);
+        struct up_vec w = up_unpack(weight.at[k]);
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++) {
             sums[0] += x.at[e] * x.at[e];
@@ -67,105 +116,97 @@ static __device__ inline void row_sums(const struct row<T> &row, float (&sums)[2
     }
 }
 
-/* sum[0] holds the first half of each vector and sum[count] the second, so that the lanes of a warp
- * access shared memory without conflicts. */
-static __device__ inline void add_to_sum(float4 *sum, int count, const struct up_vec &v)
+/* dx (+)= r g - x along, for the k-th vector; its part of d_weight, dy x r, is added to `sum`. */
+template <typename T, int HELD>
+static __device__ inline struct up_vec back_through(const struct row<T, HELD> &row,
+                                                    const struct part<T, HELD> &weight, int k,
+                                                    float r, float along, struct up_vec *sum)
 {
-    float4 low = sum[0], high = sum[count];
-    sum[0] = make_float4(low.x + v.at[0], low.y + v.at[1], low.z + v.at[2], low.w + v.at[3]);
-    sum[count] =
-        make_float4(high.x + v.at[4], high.y + v.at[5], high.z + v.at[6], high.w + v.at[7]);
-}
-
-/* dx (+)= r g - x along; and the row's part of d_weight, dy x r, goes to `sum`. */
-template <bool WHOLE, typename T>
-static __device__ inline void write_row(const struct row<T> &row, float r, float along,
-                                        bool accumulate, float4 *sum)
-{
-    int count = (row.width + UP_VEC - 1) / UP_VEC;
-    for (int u = threadIdx.x; u < count; u += blockDim.x) {
-        int j = UP_VEC * u, left = row.width - j;
-        struct up_vec x = up_read<WHOLE>(row.x + j, left);
-        struct up_vec w = up_read<WHOLE>(row.weight + j, left);
-        struct up_vec dy = up_read<WHOLE>(row.dy + j, left);
-        struct up_vec dx = {};
-        if (accumulate) dx = up_read<WHOLE>(row.dx + j, left);
+    struct up_vec x = up_unpack(row.x.at[k]), dy = up_unpack(row.dy.at[k]);
+    struct up_vec w = up_unpack(weight.at[k]), dx = up_unpack(row.dx.at[k]);
 #pragma unroll
-        for (int e = 0; e < UP_VEC; e++) {
-            dx.at[e] += w.at[e] * dy.at[e] * r - x.at[e] * along;
-            dy.at[e] *= x.at[e] * r;
-        }
-        up_write<WHOLE>(row.dx + j, left, dx);
-        add_to_sum(sum + u, count, dy);
+    for (int e = 0; e < UP_VEC; e++) {
+        dx.at[e] += w.at[e] * dy.at[e] * r - x.at[e] * along;
+        sum->at[e] += dy.at[e] * (x.at[e] * r);
     }
+    return dx;
 }
 
-/* The block's sums of its columns, to its row of `partial` or else to d_weight. */
-static __device__ inline void give_sums(const float4 *sum, int width, float *partial,
+/* The sums of the thread's columns, to the block's row of `partial` or else to d_weight. */
+template <int HELD>
+static __device__ inline void give_sums(const struct up_vec (&sum)[HELD], int width, float *partial,
                                         float *d_weight)
 {
-    int count = (width + UP_VEC - 1) / UP_VEC;
-    for (int i = threadIdx.x; i < 2 * count; i += blockDim.x) {
-        float4 four = sum[i];
-        float of[] = {four.x, four.y, four.z, four.w};
-        int column = i < count ? UP_VEC * i : UP_VEC * (i - count) + 4;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            if (column + e >= width) continue;
+    for (int k = 0; k < HELD; k++)
+#pragma unroll
+        for (int e = 0; e < UP_VEC; e++) {
+            int column = column_of(k) + e;
+            if (column >= width) continue;
             if (partial)
-                partial[blockIdx.x * (int64_t)width + column + e] = of[e];
+                partial[blockIdx.x * (int64_t)width + column] = sum[k].at[e];
             else
-                atomicAdd(d_weight + column + e, of[e]);
+                atomicAdd(d_weight + column, sum[k].at[e]);
         }
-    }
 }
 
-template <typename T, bool WHOLE>
-static __global__ void __launch_bounds__(BACKWARD_THREADS)
+template <typename T, bool WHOLE, int HELD>
+static __global__ void __launch_bounds__(THREADS, HELD == 1 ? 2 : 1)
     backward(const struct up_rmsnorm_backward_args a, float *partial)
 {
-    extern __shared__ float4 sum[]; // [2][vectors of a row]
-    int width = (int)a.width, count = (width + UP_VEC - 1) / UP_VEC;
-    for (int i = threadIdx.x; i < 2 * count; i += blockDim.x) sum[i] = make_float4(0, 0, 0, 0);
-    for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
-        int64_t at = i * a.width;
-        struct row<T> row = {
-            (const T *)a.x + at, (const T *)a.weight, (const T *)a.dy + at, (T *)a.dx + at, width
-        };
+    const bool ahead = HELD <= AHEAD_MOST;
+    const int width = (int)a.width;
+    struct part<T, HELD> weight = read_part<HELD, WHOLE>((const T *)a.weight, width);
+    struct row<T, HELD> here, next;
+    if (ahead) next = read_row<T, HELD, WHOLE>(a, blockIdx.x);
+    struct up_vec sum[HELD] = {};
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        here = ahead ? next : read_row<T, HELD, WHOLE>(a, row);
+        if (ahead && row + gridDim.x < a.rows) next = read_row<T, HELD, WHOLE>(a, row + gridDim.x);
         float sums[2] = {0, 0};
-        row_sums<WHOLE>(row, sums);
-        up_block_reduce(sums, up_plus()); // also: nobody is still zeroing `sum`
+        row_sums(here, weight, sums);
+        up_block_reduce(sums, up_plus());
         float r = rsqrtf(sums[0] / (float)width + a.epsilon);
-        write_row<WHOLE>(row, r, sums[1] / (float)width * r * r * r, a.accumulate, sum);
+        float along = sums[1] / (float)width * r * r * r;
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            struct up_vec dx = back_through(here, weight, k, r, along, sum + k);
+            write_vec<WHOLE>((T *)a.dx + row * width, width, column_of(k), dx);
+        }
     }
-    __syncthreads();
     give_sums(sum, width, partial, a.d_weight);
 }
+
+/* The fewest vectors a thread, a power of two, with which a block holds a row; 0: too wide. */
+static int held_of(struct up_cuda *cuda, const char *name, int64_t width)
+{
+    if (width > WIDTH_MOST) {
+        up_cuda_fail(cuda, "%s: a width of %lld, expected at most %d", name, (long long)width,
+                     WIDTH_MOST);
+        return 0;
+    }
+    int held = 1;
+    while (width > (int64_t)THREADS * held * UP_VEC) held *= 2;
+    return held;
+}
+
+#define PICK_HELD(kernel, dtype, whole, held)                                                      \
+    ((held) == 1   ? UP_CUDA_PICK(kernel, dtype, whole, 1)                                         \
+     : (held) == 2 ? UP_CUDA_PICK(kernel, dtype, whole, 2)                                         \
+     : (held) == 4 ? UP_CUDA_PICK(kernel, dtype, whole, 4)                                         \
+                   : UP_CUDA_PICK(kernel, dtype, whole, HELD_MOST))
 
 void up_cuda_rmsnorm_forward(const void *args, struct up_cuda *cuda)
 {
     const struct up_rmsnorm_forward_args *a = (const struct up_rmsnorm_forward_args *)args;
     UP_ASSERT(up_is_float(a->dtype));
     if (a->width == 0) return;
+    int held = held_of(cuda, "rmsnorm_forward", a->width);
+    if (!held) return;
     bool whole = a->width % UP_VEC == 0 && up_aligned(a->x, a->weight, a->y);
-    int threads = up_row_threads(a->width, FORWARD_THREADS);
+    int threads = up_row_threads(up_divide_up(a->width, held), THREADS);
     struct up_grid grid = {up_blocks(cuda, a->rows, FORWARD_RESIDENT / threads), threads, 0};
-    up_cuda_launch(cuda, "rmsnorm_forward", UP_CUDA_PICK(forward, a->dtype, whole), grid, *a);
-}
-
-/* More shared memory than 48 KiB must be asked for. */
-static bool allow_shared(struct up_cuda *cuda, const void *kernel, size_t bytes, int64_t width)
-{
-    if (bytes <= 48 * 1024) return true;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) ==
-        cudaSuccess)
-        return true;
-    (void)cudaGetLastError(); // told here
-    up_cuda_fail(cuda,
-                 "rmsnorm_backward: a width of %lld needs %lld bytes of shared memory, more "
-                 "than the device has",
-                 (long long)width, (long long)bytes);
-    return false;
+    up_cuda_launch(cuda, "rmsnorm_forward", PICK_HELD(forward, a->dtype, whole, held), grid, *a);
 }
 
 void up_cuda_rmsnorm_backward(const void *args, struct up_cuda *cuda)
@@ -173,14 +214,14 @@ void up_cuda_rmsnorm_backward(const void *args, struct up_cuda *cuda)
     const struct up_rmsnorm_backward_args *a = (const struct up_rmsnorm_backward_args *)args;
     UP_ASSERT(up_is_float(a->dtype));
     if (a->rows == 0 || a->width == 0) return;
+    int held = held_of(cuda, "rmsnorm_backward", a->width);
+    if (!held) return;
     bool whole = a->width % UP_VEC == 0 && up_aligned(a->x, a->weight, a->dy, a->dx);
     void (*kernel)(struct up_rmsnorm_backward_args, float *) =
-        UP_CUDA_PICK(backward, a->dtype, whole);
-    int threads = up_row_threads(a->width, BACKWARD_THREADS);
-    struct up_grid grid = {
-        up_blocks(cuda, up_divide_up(a->rows, ROWS_LEAST), BACKWARD_RESIDENT / threads), threads,
-        (size_t)up_divide_up(a->width, UP_VEC) * UP_VEC * sizeof(float)};
-    if (!allow_shared(cuda, (const void *)kernel, grid.shared, a->width)) return;
+        PICK_HELD(backward, a->dtype, whole, held);
+    int threads = up_row_threads(up_divide_up(a->width, held), THREADS);
+    int64_t pieces = up_divide_up(a->rows, ROWS_LEAST);
+    struct up_grid grid = {up_blocks(cuda, pieces, BACKWARD_RESIDENT / threads), threads, 0};
     float *partial = up_cuda_partials(cuda, grid.blocks, a->width);
     up_cuda_launch(cuda, "rmsnorm_backward", kernel, grid, *a, partial);
     if (partial) up_cuda_add_partials(cuda, partial, grid.blocks, a->width, a->d_weight);
