@@ -13,7 +13,7 @@ struct mlp {
     struct up_tiles tiles;
     struct up_tensor *h;         // [tile, hidden], the normalised slice
     struct up_tensor *gate, *up; // [tile, ff], or the whole [T, ff] where they are kept
-    struct up_tensor *act;       // [tile, ff]; NULL: the gate's place is taken for it
+    struct up_tensor *act;       // [tile, ff], in backward its gradient first; NULL: gate's place
     bool kept;
 };
 
@@ -103,9 +103,6 @@ void up_mlp_forward(struct up_trainer *trainer, int64_t layer, const struct up_t
 static void back_to_gate_and_up(struct mlp *mlp, const void *d, struct up_tile tile)
 {
     void *gate = rows_of(mlp, mlp->gate, tile), *up = rows_of(mlp, mlp->up, tile);
-    activate(mlp, tile);
-    up_project_grad(mlp->trainer, d, mlp->act->data, up_unit_grad(mlp->unit, UP_PARAM_WDOWN),
-                    tile.rows, mlp->hidden, mlp->ff, mlp->ff);
     up_project_back(mlp->trainer, d, up_unit_weight(mlp->unit, UP_PARAM_WDOWN), mlp->act->data,
                     tile.rows, mlp->hidden, mlp->ff, mlp->ff, 0);
     up_op_swiglu_backward(mlp->trainer->rank, UP_STREAM_COMPUTE,
@@ -114,8 +111,11 @@ static void back_to_gate_and_up(struct mlp *mlp, const void *d, struct up_tile t
                                                             .d_out = mlp->act->data,
                                                             .d_gate = gate,
                                                             .d_up = up,
+                                                            .out = mlp->act->data,
                                                             .count = tile.rows * mlp->ff,
                                                             .dtype = mlp->trainer->config->dtype});
+    up_project_grad(mlp->trainer, d, mlp->act->data, up_unit_grad(mlp->unit, UP_PARAM_WDOWN),
+                    tile.rows, mlp->hidden, mlp->ff, mlp->ff);
 }
 
 // From the gradients of gate and up to that of h, in h's place, and of their weights.

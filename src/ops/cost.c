@@ -113,7 +113,7 @@ struct up_cost up_cost_swiglu_forward(const struct up_swiglu_forward_args *a)
 
 struct up_cost up_cost_swiglu_backward(const struct up_swiglu_backward_args *a)
 {
-    return pointwise(5 * (double)a->count, a->dtype);
+    return pointwise(6 * (double)a->count, a->dtype);
 }
 
 struct up_cost up_cost_cross_entropy(const struct up_cross_entropy_args *a)

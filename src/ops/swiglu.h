@@ -14,6 +14,7 @@ struct up_swiglu_forward_args {
 struct up_swiglu_backward_args {
     const void *gate, *up, *d_out; // [count]
     void *d_gate, *d_up;           // [count]; may be gate and up
+    void *out;                     // [count], forward's, made again; may be d_out
     int64_t count;
     enum up_dtype dtype;
 };

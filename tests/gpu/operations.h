@@ -243,13 +243,14 @@ static void operands_swiglu_backward(const int64_t *p, enum up_device_kind kind,
 {
     (void)kind;
     o[0] = o[1] = o[2] = operand(FLOAT, IN, p[0]);
-    o[3] = o[4] = operand(FLOAT, OUT, p[0]);
+    o[3] = o[4] = o[5] = operand(FLOAT, OUT, p[0]);
 }
 
 static void run_swiglu_backward(const int64_t *p, const struct side *side)
 {
     RUN(swiglu_backward, .gate = side->t[0], .up = side->t[1], .d_out = side->t[2],
-        .d_gate = side->t[3], .d_up = side->t[4], .count = p[0], .dtype = side->dtype);
+        .d_gate = side->t[3], .d_up = side->t[4], .out = side->t[5], .count = p[0],
+        .dtype = side->dtype);
 }
 
 /* p: rows, vocab. */

@@ -162,22 +162,33 @@ static void test_swiglu(void **state)
 {
     struct large large = large_or_skip(state);
     float *gate = fill_slot(&large, 0, 1, UP_BF16), *up = fill_slot(&large, 1, 2, UP_BF16);
-    float *d_out = fill_slot(&large, 3, 3, UP_BF16), expected[2][WIDTH];
+    float *d_out = fill_slot(&large, 3, 3, UP_BF16), expected[3][WIDTH];
     poison_slot(&large, 2);
     up_op_swiglu_forward(&large.rig->rank, UP_STREAM_COMPUTE,
                          &(struct up_swiglu_forward_args){slot(&large, 0), slot(&large, 1),
                                                           slot(&large, 2), ELEMENTS, UP_BF16});
     up_op_swiglu_backward(&large.rig->rank, UP_STREAM_COMPUTE,
-                          &(struct up_swiglu_backward_args){slot(&large, 0), slot(&large, 1),
-                                                            slot(&large, 3), slot(&large, 0),
-                                                            slot(&large, 1), ELEMENTS, UP_BF16});
+                          &(struct up_swiglu_backward_args){.gate = slot(&large, 0),
+                                                            .up = slot(&large, 1),
+                                                            .d_out = slot(&large, 3),
+                                                            .d_gate = slot(&large, 0),
+                                                            .d_up = slot(&large, 1),
+                                                            .out = slot(&large, 3),
+                                                            .count = ELEMENTS,
+                                                            .dtype = UP_BF16});
     for (int i = 0; i < UP_COUNT(looked_at); i++) {
         int64_t row = looked_at[i];
         const float *g = row_of(gate, row), *u = row_of(up, row);
         up_cpu_swiglu_forward(&(struct up_swiglu_forward_args){g, u, expected[0], WIDTH, UP_F32});
         check_row(&large, slot(&large, 2), row, WIDTH, UP_BF16, expected[0], NARROW, "swiglu");
-        up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){
-            g, u, row_of(d_out, row), expected[0], expected[1], WIDTH, UP_F32});
+        check_row(&large, slot(&large, 3), row, WIDTH, UP_BF16, expected[0], NARROW, "made again");
+        up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){.gate = g,
+                                                                 .up = u,
+                                                                 .d_out = row_of(d_out, row),
+                                                                 .d_gate = expected[0],
+                                                                 .d_up = expected[1],
+                                                                 .out = expected[2],
+                                                                 .count = WIDTH});
         check_row(&large, slot(&large, 0), row, WIDTH, UP_BF16, expected[0], NARROW, "d_gate");
         check_row(&large, slot(&large, 1), row, WIDTH, UP_BF16, expected[1], NARROW, "d_up");
     }

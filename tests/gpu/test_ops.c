@@ -15,7 +15,7 @@ struct row {
     enum op_index op;
     enum up_dtype dtype;
     int64_t p[MAX_SHAPE];
-    int alias[2][2]; // {output, input}: the output takes the input's place; {0} for none
+    int alias[3][2]; // {output, input}: the output takes the input's place; {0} for none
     bool shifted;    // by one element off the alignment that vectors need
 };
 
@@ -64,22 +64,33 @@ static const struct row rows[] = {
     B(rmsnorm_forward, 7, 1031),
     B(rmsnorm_forward, 1, 4096),
     B(rmsnorm_forward, 3000, 4096),
+    B(rmsnorm_forward, 900, 5120),
+    B(rmsnorm_forward, 500, 8200),
+    B(rmsnorm_forward, 300, 16384),
     B(rmsnorm_forward, 2, 20000),
+    B(rmsnorm_forward, 3, 32768),
     B(rmsnorm_forward, 0, 8),
     BS(rmsnorm_forward, 9, 512),
     BA(rmsnorm_forward, ONTO({2, 0}), 130, 48),
     F(rmsnorm_forward, 7, 1031),
+    F(rmsnorm_forward, 700, 8192),
     FA(rmsnorm_forward, ONTO({2, 0}), 3000, 512),
     B(rmsnorm_backward, 261, 67, 0),
     B(rmsnorm_backward, 261, 67, 1),
     B(rmsnorm_backward, 1, 304, 1),
     B(rmsnorm_backward, 3000, 4096, 1),
+    B(rmsnorm_backward, 2000, 5120, 0),
+    B(rmsnorm_backward, 900, 5120, 1),
+    B(rmsnorm_backward, 600, 16384, 1),
     B(rmsnorm_backward, 3, 20000, 0),
+    B(rmsnorm_backward, 9, 32768, 1),
     B(rmsnorm_backward, 0, 64, 1),
     BS(rmsnorm_backward, 33, 256, 0),
     BA(rmsnorm_backward, ONTO({3, 0}), 140, 130, 0),
     BA(rmsnorm_backward, ONTO({3, 2}), 140, 136, 0),
     F(rmsnorm_backward, 261, 67, 1),
+    F(rmsnorm_backward, 1500, 4096, 1),
+    F(rmsnorm_backward, 400, 16384, 0),
     FA(rmsnorm_backward, ONTO({3, 2}), 700, 1024, 0),
 
     B(rope, 37, 3, 10, 0, 37, 0, 0),
@@ -114,6 +125,7 @@ static const struct row rows[] = {
     B(attention_forward, 2, 129, 1, 1, 64, 8, 5),
     B(attention_forward, 1, 1000, 2, 1, 128, 2, 0),
     B(attention_forward, 1, 4097, 2, 2, 128, 1, 0),
+    B(attention_forward, 1, 700, 32, 8, 64, 4, 0),
     B(attention_forward, 1, 1, 2, 1, 16, 2, 0),
     B(attention_forward, 2, 129, 4, 2, 16, 2, 0),
     B(attention_forward, 1, 1000, 3, 2, 80, 4, 2),
@@ -128,6 +140,7 @@ static const struct row rows[] = {
     B(attention_backward, 2, 129, 1, 1, 64, 8, 5, 0),
     B(attention_backward, 1, 1000, 2, 1, 128, 2, 0, 1),
     B(attention_backward, 1, 4097, 2, 2, 128, 1, 0, 0),
+    B(attention_backward, 1, 700, 32, 8, 64, 4, 0, 1),
     B(attention_backward, 1, 1, 2, 1, 16, 2, 0, 0),
     B(attention_backward, 2, 129, 4, 2, 16, 2, 0, 1),
     B(attention_backward, 1, 1000, 3, 2, 80, 4, 2, 1),
@@ -148,7 +161,7 @@ static const struct row rows[] = {
     FS(swiglu_forward, 50001),
     B(swiglu_backward, 50001),
     BS(swiglu_backward, 1003),
-    BA(swiglu_backward, ONTO({3, 0}, {4, 1}), 20000),
+    BA(swiglu_backward, ONTO({3, 0}, {4, 1}, {5, 2}), 20000),
     FA(swiglu_backward, ONTO({3, 0}, {4, 1}), 20003),
 
     B(cross_entropy, 130, 37),

@@ -193,13 +193,14 @@ static inline void reference_swiglu_forward(const int64_t *p, double *const *t)
     for (int64_t i = 0; i < p[0]; i++) t[2][i] = gated(t[0][i], t[1][i]);
 }
 
-/* t: gate, up, d_out, d_gate, d_up. */
+/* t: gate, up, d_out, d_gate, d_up, out. */
 static inline void reference_swiglu_backward(const int64_t *p, double *const *t)
 {
     for (int64_t i = 0; i < p[0]; i++) {
         double g = t[0][i], u = t[1][i], d = t[2][i] / (2 * STEP);
         t[3][i] = d * (gated(g + STEP, u) - gated(g - STEP, u));
         t[4][i] = d * (gated(g, u + STEP) - gated(g, u - STEP));
+        t[5][i] = gated(g, u);
     }
 }
 

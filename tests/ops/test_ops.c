@@ -36,7 +36,7 @@ struct op_case {
     reference_fn *reference;
     double tolerance; // norm of the difference over norm, for each output
     int64_t p[MAX_SHAPE];
-    int alias[2][2]; // {output, input}: the output takes the input's place; {0} for none
+    int alias[3][2]; // {output, input}: the output takes the input's place; {0} for none
 };
 
 static const double FORWARD = 2e-6, GRADIENT = 1e-5;
@@ -248,13 +248,18 @@ static void run_swiglu_forward(const int64_t *p, float *const *t)
 static void operands_swiglu_backward(const int64_t *p, struct operand *o)
 {
     o[0] = o[1] = o[2] = (struct operand){p[0], IN, false};
-    o[3] = o[4] = (struct operand){p[0], OUT, false};
+    o[3] = o[4] = o[5] = (struct operand){p[0], OUT, false};
 }
 
 static void run_swiglu_backward(const int64_t *p, float *const *t)
 {
-    up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){
-        .gate = t[0], .up = t[1], .d_out = t[2], .d_gate = t[3], .d_up = t[4], .count = p[0]});
+    up_cpu_swiglu_backward(&(struct up_swiglu_backward_args){.gate = t[0],
+                                                             .up = t[1],
+                                                             .d_out = t[2],
+                                                             .d_gate = t[3],
+                                                             .d_up = t[4],
+                                                             .out = t[5],
+                                                             .count = p[0]});
 }
 
 static void operands_cross_entropy(const int64_t *p, struct operand *o)
@@ -465,7 +470,7 @@ static const struct op_case cases[] = {
     CASE_IN_PLACE(swiglu_forward, FORWARD, ONTO({2, 0}), 20000),
     CASE_IN_PLACE(swiglu_forward, FORWARD, ONTO({2, 1}), 20000),
     CASE(swiglu_backward, GRADIENT, 50001),
-    CASE_IN_PLACE(swiglu_backward, GRADIENT, ONTO({3, 0}, {4, 1}), 20000),
+    CASE_IN_PLACE(swiglu_backward, GRADIENT, ONTO({3, 0}, {4, 1}, {5, 2}), 20000),
     CASE(cross_entropy, GRADIENT, 130, 37),
     CASE(cross_entropy, GRADIENT, 5, 2100),
     CASE(cross_entropy, GRADIENT, 0, 10),

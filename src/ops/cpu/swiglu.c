@@ -10,7 +10,7 @@ UP_CPU_HOT static void forward(const float *gate, const float *up, float *out, i
 
 /* With s = 1 / (1 + exp(-gate)): silu' = s (1 + gate (1 - s)). */
 UP_CPU_HOT static void backward(const float *gate, const float *up, const float *d_out,
-                                float *d_gate, float *d_up, int64_t count)
+                                float *d_gate, float *d_up, float *out, int64_t count)
 {
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
@@ -19,6 +19,7 @@ UP_CPU_HOT static void backward(const float *gate, const float *up, const float 
         float s = 1 / (1 + e);
         d_gate[i] = d * u * s * (1 + g * (e * s)); // e s = 1 - s without cancellation
         d_up[i] = d * g * s;
+        out[i] = g / (1 + e) * u;
     }
 }
 
@@ -39,5 +40,6 @@ void up_cpu_swiglu_backward(const void *args)
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < a->count; i += UP_CPU_CHUNK)
         backward((const float *)a->gate + i, (const float *)a->up + i, (const float *)a->d_out + i,
-                 (float *)a->d_gate + i, (float *)a->d_up + i, up_min(UP_CPU_CHUNK, a->count - i));
+                 (float *)a->d_gate + i, (float *)a->d_up + i, (float *)a->out + i,
+                 up_min(UP_CPU_CHUNK, a->count - i));
 }

@@ -29,15 +29,17 @@ static __global__ void backward(const struct up_swiglu_backward_args a)
         struct up_vec gate = up_read<WHOLE>((const T *)a.gate + i, a.count - i);
         struct up_vec up = up_read<WHOLE>((const T *)a.up + i, a.count - i);
         struct up_vec d = up_read<WHOLE>((const T *)a.d_out + i, a.count - i);
-        struct up_vec d_gate, d_up;
+        struct up_vec d_gate, d_up, out;
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++) {
             float g = gate.at[e], s = sigmoid(g);
             d_gate.at[e] = d.at[e] * up.at[e] * s * (1 + g * (1 - s));
             d_up.at[e] = d.at[e] * g * s;
+            out.at[e] = g * s * up.at[e];
         }
         up_write<WHOLE>((T *)a.d_gate + i, a.count - i, d_gate);
         up_write<WHOLE>((T *)a.d_up + i, a.count - i, d_up);
+        up_write<WHOLE>((T *)a.out + i, a.count - i, out);
     }
 }
 
@@ -54,7 +56,7 @@ void up_cuda_swiglu_backward(const void *args, struct up_cuda *cuda)
 {
     const struct up_swiglu_backward_args *a = (const struct up_swiglu_backward_args *)args;
     UP_ASSERT(up_is_float(a->dtype));
-    bool whole = up_aligned(a->gate, a->up, a->d_out, a->d_gate, a->d_up);
+    bool whole = up_aligned(a->gate, a->up, a->d_out, a->d_gate, a->d_up, a->out);
     up_cuda_launch(cuda, "swiglu_backward", UP_CUDA_PICK(backward, a->dtype, whole),
                    up_pointwise_grid(cuda, a->count), *a);
 }
