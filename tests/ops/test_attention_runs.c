@@ -88,10 +88,14 @@ static void test_sizes_of_runs(void **state)
     (void)state;
     struct up_attention_shape s = {
         .batch = 1, .seq = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .group = 4};
+    assert_int_equal(up_attention_backward_run(&s, 0).heads, 32);
+    assert_int_equal(up_attention_forward_run(&s, 0).heads, 32);
+    s.seq = 16384;
     assert_int_equal(up_attention_backward_run(&s, 0).heads, 8); // two whole groups
+    assert_int_equal(up_attention_forward_run(&s, 0).heads, 16);
     s.seq = 32768;
     assert_int_equal(up_attention_backward_run(&s, 0).heads, 2); // half a group
-    assert_int_equal(up_attention_forward_run(&s, 0).heads, 4);
+    assert_int_equal(up_attention_forward_run(&s, 0).heads, 8);
     s.seq = 1 << 20;
     assert_int_equal(up_attention_backward_run(&s, 0).heads, 1);
     assert_int_equal(up_attention_forward_run(&s, 0).heads, 4);

@@ -4,7 +4,9 @@
  * cuDNN wants whole groups (query heads x group), or some heads of one. Long sequences fill the GPU
  * with a head or two, so a run is as small as still does that: the backward's scratch grows with
  * the heads of a run (8 heads at once would take 8 GiB at a million tokens), smaller runs are no
- * slower there, and cuDNN's 32-bit offsets stay far from their limits.
+ * slower there, and cuDNN's 32-bit offsets stay far from their limits. Each run has some 0.1 ms
+ * that do not grow with it (H200, cuDNN 9.19: 8K tokens, 8, 16 and 32 heads of 128 at once, forward
+ * 501, 573 and 626 TFLOP/s, backward 440, 498 and 531), so short sequences take more heads.
  */
 #ifndef UP_OPS_CUDA_ATTENTION_RUNS_IMPL_H
 #define UP_OPS_CUDA_ATTENTION_RUNS_IMPL_H
@@ -12,7 +14,11 @@
 #include "base/base.h"
 #include "ops/attention.h"
 
-enum { UP_ATTENTION_RUN_ROWS = 1 << 16 }; // query rows, over the heads of a run, that fill a GPU
+/* Query rows over the heads of a run. */
+enum {
+    UP_ATTENTION_FORWARD_ROWS = 1 << 18,
+    UP_ATTENTION_FILL_ROWS = 1 << 16, // fill a GPU
+};
 
 /* Query heads [head, head + heads) and the KV heads they use: all of one, or whole groups. */
 struct up_attention_run {
@@ -51,12 +57,12 @@ static inline struct up_attention_run up_attention_run_at(const struct up_attent
     return run;
 }
 
-/* Heads of one KV head share its keys in the cache, and forward needs no scratch: they stay
- * together. */
+/* Heads of one KV head share its keys in the cache: they stay together. Forward needs no scratch.
+ */
 static inline struct up_attention_run up_attention_forward_run(const struct up_attention_shape *s,
                                                                int64_t head)
 {
-    return up_attention_run_at(s, head, up_max(s->group, UP_ATTENTION_RUN_ROWS / s->seq));
+    return up_attention_run_at(s, head, up_max(s->group, UP_ATTENTION_FORWARD_ROWS / s->seq));
 }
 
 /* Query rows of a forward call, of `heads` query heads: a long sequence goes in blocks, each over
@@ -67,18 +73,21 @@ static inline struct up_attention_run up_attention_forward_run(const struct up_a
  * of its own, so there are 64 at most. The backward does not gain. */
 static inline int64_t up_attention_block_rows(int64_t seq, int64_t heads)
 {
-    enum { LEAST = 8192, MOST_BLOCKS = 64, WHOLE = 1 << 18 };
+    enum { LEAST = 8192, MOST_BLOCKS = 64 };
     int64_t rows =
-        up_max(up_max(UP_ATTENTION_RUN_ROWS / 2 / heads, LEAST), up_ceil_div(seq, MOST_BLOCKS));
-    if (seq * heads <= WHOLE || seq <= 8 * rows) return seq;
+        up_max(up_max(UP_ATTENTION_FILL_ROWS / 2 / heads, LEAST), up_ceil_div(seq, MOST_BLOCKS));
+    if (seq * heads <= UP_ATTENTION_FORWARD_ROWS || seq <= 8 * rows) return seq;
     // Equal blocks, but for the last, of whole 128 rows.
     return up_ceil_div(up_ceil_div(seq, up_ceil_div(seq, rows)), 128) * 128;
 }
 
+/* Scores of a run that make what does not grow with it small. */
 static inline struct up_attention_run up_attention_backward_run(const struct up_attention_shape *s,
                                                                 int64_t head)
 {
-    return up_attention_run_at(s, head, up_max(1, UP_ATTENTION_RUN_ROWS / s->seq));
+    const int64_t enough = INT64_C(1) << 31;
+    int64_t heads = up_max(UP_ATTENTION_FILL_ROWS / s->seq, enough / s->seq / s->seq);
+    return up_attention_run_at(s, head, up_max(1, heads));
 }
 
 /* cuDNN finds a row of do and o by a 32-bit offset in elements, and says nothing when it overflows.
@@ -91,13 +100,14 @@ static inline bool up_attention_spans_too_far(const struct up_attention_shape *s
 }
 
 /* What cuDNN was checked with: these head dimensions, sequences that a run of one head can span,
- * and rows of K and V over which gradients of shared KV heads (32-bit offsets again) span less than
- * 2^32. The rest is our own kernels', whose backward needs one fp32 number per query row. */
+ * and rows of K and V over which gradients of shared KV heads (32-bit offsets again; a run has such
+ * up to 32K tokens) span less than 2^32. The rest is our own kernels', whose backward needs one
+ * fp32 number per query row. */
 static inline bool up_attention_fits_cudnn(const struct up_attention_shape *s)
 {
     bool width = s->head_dim == 64 || s->head_dim == 96 || s->head_dim == 128;
     return width && s->seq >= 64 && s->seq * s->head_dim <= INT32_MAX &&
-           s->kv_heads * s->head_dim < UP_ATTENTION_RUN_ROWS;
+           s->kv_heads * s->head_dim < 1 << 16;
 }
 
 static inline int64_t up_attention_take(struct up_attention_scratch *scratch, int64_t bytes)
