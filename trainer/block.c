@@ -32,8 +32,9 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
     up_range_end(rank);
 
     up_range_begin(rank, "mlp", (int)layer);
-    if (!last) up_unit_prefetch(units, up_units_block(units, layer + 1));
+    // The weights' cast keeps memory busy, so it comes behind the copy, beside the products.
     struct up_tensor *out = all ? copy_of(trainer, mid, next) : mid;
+    if (!last) up_unit_prefetch(units, up_units_block(units, layer + 1));
     up_mlp_forward(trainer, layer, mid, out, all);
     up_range_end(rank);
 
