@@ -315,7 +315,7 @@ const struct up_option up_train_option_table[] = {
      .kind = UP_OPTION_TEXT,
      .field = FIELD(json_log),
      .value = "FILE",
-     .help = "one JSON object per step"},
+     .help = "one JSON object per step; an earlier log is replaced, or gone on in with --resume"},
 
     {.group = "Saving and resuming",
      .name = "save",

@@ -271,6 +271,123 @@ static void test_an_older_save(void **state)
     folder_remove(training.folder);
 }
 
+/* --- The log goes on ------------------------------------------------------------------------- */
+
+static void resume_logged(const struct training *training, const char *save, const char *log,
+                          const char *options)
+{
+    struct words words = {0};
+    char path[PATH];
+    add_training(&words, training, options);
+    add_pair(&words, "--resume", in(path, training->saves, save));
+    add_pair(&words, "--json-log", log);
+    program_run_words(&program, "upipe-train", words.word);
+}
+
+// What a killed run may leave behind the lines that are whole, and what an editor may take.
+static void test_log_goes_on(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *save;
+        int kept;          // of the log's lines
+        const char *added; // behind them; NULL: their last newline is taken away
+    } rows[] = {
+        {"step-00000002", 4, ""},      {"step-00000004", 4, ""},
+        {"step-00000002", 1, ""},      {"step-00000004", 4, "{\"step\":4,\"loss\":5.1,\"gra"},
+        {"step-00000004", 4, "{\"st"}, {"step-00000004", 4, NULL},
+        {"step-00000002", 0, ""}};
+    struct training training;
+    struct words first = {0};
+    static char whole[1 << 14], again[1 << 14];
+    char log[PATH];
+    double loss[6];
+    training_make(&training);
+    add_training(&first, &training, "--steps 4 --save-every 2");
+    add_pair(&first, "--save", training.saves);
+    add_pair(&first, "--json-log", in(log, training.folder, "log"));
+    run_well(&first);
+    file_read(log, whole, sizeof whole);
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char *end = whole;
+        for (int line = 0; line < rows[i].kept; line++) end = strchr(end, '\n') + 1;
+        snprintf(again, sizeof again, "%.*s%s", (int)(end - whole - !rows[i].added), whole,
+                 rows[i].added ? rows[i].added : "");
+        file_write(log, again, strlen(again));
+        resume_logged(&training, rows[i].save, log, "--steps 6");
+        if (program.status) fail_msg("row %d: %s", i, program.err);
+
+        int done = rows[i].save[strlen(rows[i].save) - 1] - '0', kept = up_min(done, rows[i].kept);
+        assert_int_equal(read_losses(log, loss, 6), kept + 6 - done);
+        for (int step = 0; step < 6; step++)
+            assert_int_equal(isnan(loss[step]), step >= kept && step < done);
+        for (end = whole; kept; kept--) end = strchr(end, '\n') + 1;
+        file_read(log, again, sizeof again);
+        assert_memory_equal(again, whole, end - whole);
+    }
+    folder_remove(training.folder);
+}
+
+// In what is no log of steps nothing is cut off, whichever line shows it.
+static void test_no_log_to_go_on_in(void **state)
+{
+    (void)state;
+#define LINE(step_) "{\"step\":" #step_ ",\"loss\":1.5}\n"
+    static const struct {
+        const char *text, *says;
+    } rows[] = {{"a\n", "earlier JSON log to go on in"},
+                {LINE(0) LINE(1) "precious\n", "line 3"},
+                {LINE(0) LINE(1) LINE(7) "precious", "line 4"},
+                {LINE(0) LINE(7) LINE(1), "line 3"},
+                {LINE(0) LINE(0), "line 2"},
+                {"{\"step\":0,\"loss\n" LINE(1), "line 1"},
+                {LINE(0) "{\"loss\":1}\n", "line 2"},
+                {LINE(0) "\n" LINE(1), "line 2"},
+                {LINE(0) LINE("one"), "line 2"}};
+#undef LINE
+    struct training training;
+    char log[PATH], after[256];
+    training_make(&training);
+    train(&training, "--steps 2");
+    in(log, training.folder, "log");
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        file_write(log, rows[i].text, strlen(rows[i].text));
+        resume_logged(&training, "", log, "--steps 3");
+        program_must_refuse(&program, rows[i].says);
+        program_must_refuse(&program, log);
+        file_read(log, after, sizeof after);
+        assert_string_equal(after, rows[i].text);
+    }
+    folder_remove(training.folder);
+}
+
+// What a log holds stays where the run does not begin, or ends at once.
+static void test_log_is_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        int status;
+    } rows[] = {{"--steps 3 --trace /", 2}, {"--steps 2", 0}, {"--steps 3 --save /nowhere/at", 2}};
+    struct training training;
+    struct words first = {0};
+    static char before[1 << 14], after[1 << 14];
+    char log[PATH];
+    training_make(&training);
+    add_training(&first, &training, "--steps 2 --save-every 1");
+    add_pair(&first, "--save", training.saves);
+    add_pair(&first, "--json-log", in(log, training.folder, "log"));
+    run_well(&first);
+    file_read(log, before, sizeof before);
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        resume_logged(&training, rows[i].status ? "step-00000001" : "", log, rows[i].options);
+        assert_int_equal(program.status, rows[i].status);
+        file_read(log, after, sizeof after);
+        assert_string_equal(after, before);
+    }
+    folder_remove(training.folder);
+}
+
 static int64_t query(const char *path, const char *sql)
 {
     sqlite3 *db = NULL;
@@ -340,7 +457,7 @@ static void test_dry(void **state)
 enum { KILL_STEPS = 1000 };
 
 // One more step from the newest save, whose loss must be the straight run's; nothing partial
-// remains.
+// remains. The log tells of every step once, whatever was killed in between.
 static void go_on(const struct training *training, int64_t newest, const double *loss)
 {
     struct words words = {0};
@@ -352,10 +469,11 @@ static void go_on(const struct training *training, int64_t newest, const double 
     add_pair(&words, "--save", training->saves);
     add_pair(&words, "--json-log", in(log, training->folder, "log"));
     run_well(&words);
-    assert_int_equal(read_losses(log, resumed, KILL_STEPS), 1);
-    if (resumed[newest] != loss[newest])
-        fail_msg("step %lld: %.17g, expected %.17g", (long long)newest, resumed[newest],
-                 loss[newest]);
+    assert_int_equal(read_losses(log, resumed, KILL_STEPS), newest + 1);
+    for (int64_t step = 0; step <= newest; step++)
+        if (resumed[step] != loss[step])
+            fail_msg("step %lld: %.17g, expected %.17g", (long long)step, resumed[step],
+                     loss[step]);
     assert_int_equal(up_save_newest(training->saves), newest + 1);
     assert_int_equal(folder_count(training->saves), newest + 1);
 }
@@ -364,11 +482,12 @@ static void go_on(const struct training *training, int64_t newest, const double 
 static void start_and_kill(const struct training *training, bool after_save, int64_t ns)
 {
     struct words words = {0};
-    char out[PATH], err[PATH];
+    char out[PATH], err[PATH], log[PATH];
     int status = 0;
     int64_t newest = up_save_newest(training->saves);
     add_training(&words, training, "--steps 1000000 --save-every 1");
     add_pair(&words, "--save", training->saves);
+    add_pair(&words, "--json-log", in(log, training->folder, "log"));
     if (newest > 0) add_pair(&words, "--resume", training->saves);
     pid_t pid = program_start("upipe-train", words.word, in(out, training->folder, "out"),
                               in(err, training->folder, "err"));
@@ -594,6 +713,9 @@ int main(void)
         cmocka_unit_test(test_same_losses),
         cmocka_unit_test(test_when_it_saves),
         cmocka_unit_test(test_an_older_save),
+        cmocka_unit_test(test_log_goes_on),
+        cmocka_unit_test(test_no_log_to_go_on_in),
+        cmocka_unit_test(test_log_is_kept),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_dry),
         cmocka_unit_test(test_killed_at_random),
