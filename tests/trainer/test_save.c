@@ -526,6 +526,164 @@ static void test_killed_at_random(void **state)
     folder_remove(training.folder);
 }
 
+/* --- Told to end ----------------------------------------------------------------------------- */
+
+// Until the trace has tensors of a step that is under way.
+static void await_step(const char *trace, pid_t pid)
+{
+    int64_t count = 0;
+    for (int i = 0; !count; i++) {
+        sqlite3 *db = NULL;
+        sqlite3_stmt *statement = NULL;
+        assert_true(i < 60000 && !waitpid(pid, NULL, WNOHANG));
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        if (!sqlite3_open_v2(trace, &db, SQLITE_OPEN_READONLY, NULL) &&
+            !sqlite3_prepare_v2(db, "SELECT count(*) FROM tensor WHERE step >= 0", -1, &statement,
+                                NULL) &&
+            sqlite3_step(statement) == SQLITE_ROW)
+            count = sqlite3_column_int64(statement, 0);
+        sqlite3_finalize(statement);
+        sqlite3_close(db);
+    }
+}
+
+static void file_has(const char *path, const char *says)
+{
+    char text[4096];
+    file_read(path, text, sizeof text);
+    if (!strstr(text, says)) fail_msg("expected '%s' in: %s", says, text);
+}
+
+static void await_text(const char *path, const char *says)
+{
+    char text[4096] = "";
+    for (int i = 0; !strstr(text, says); i++) {
+        assert_true(i < 60000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        file_read(path, text, sizeof text);
+    }
+}
+
+struct told {
+    struct training training;
+    char trace[PATH], log[PATH], out[PATH], err[PATH];
+    pid_t pid;
+};
+
+static void start_traced(struct told *told, const char *options, bool saves)
+{
+    struct words words = {0};
+    struct training *training = &told->training;
+    training_make(training);
+    file_write_text(training->data, 1 << 17);
+    add_training(&words, training, "--steps 1000000");
+    add_all(&words, options);
+    if (saves) add_pair(&words, "--save", training->saves);
+    add_pair(&words, "--trace", in(told->trace, training->folder, "run.db"));
+    add_pair(&words, "--json-log", in(told->log, training->folder, "log"));
+    told->pid = program_start("upipe-train", words.word, in(told->out, training->folder, "out"),
+                              in(told->err, training->folder, "err"));
+    await_step(told->trace, told->pid);
+}
+
+static int await_end(const struct told *told)
+{
+    int status = 0;
+    assert_int_equal(waitpid(told->pid, &status, 0), told->pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+// The step it is in is finished, logged and saved; the training goes on from there.
+static void test_told_to_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        int number;
+    } rows[] = {{"--seq 256", SIGINT},
+                {"--seq 256 --ranks 3 --fsdp on", SIGTERM},
+                {"--seq 256 --ranks 2 --chaos 4", SIGINT},
+                {"--seq 256 --save-every 1", SIGTERM}};
+    static double loss[KILL_STEPS], straight[KILL_STEPS];
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct told told;
+        struct words more = {0}, whole = {0};
+        char says[128], steps[64], other[PATH], log[PATH];
+        start_traced(&told, rows[i].options, true);
+        const char *saves = told.training.saves;
+        kill(told.pid, rows[i].number);
+        assert_int_equal(await_end(&told), 1);
+        int64_t done = up_save_newest(saves);
+        assert_in_range(done, 1, KILL_STEPS - 3);
+        assert_int_equal(read_losses(told.log, loss, KILL_STEPS), done);
+        file_has(told.err, "told to end: finishes its step, saves and ends");
+        snprintf(says, sizeof says, "interrupted: %lld of 1000000 steps are done and saved, ",
+                 (long long)done);
+        file_has(told.err, says);
+        program_run(&program, "upipe-report", told.trace);
+        assert_int_equal(program.status, 0);
+        assert_non_null(strstr(program.out, says));
+        assert_null(strstr(program.out, "INCOMPLETE"));
+        assert_int_equal(query(told.trace, "SELECT count(*) FROM meta WHERE key = 'complete' AND "
+                                           "value = '1'"),
+                         1);
+        assert_int_equal(query(told.trace, "SELECT max(step) + 1 FROM step WHERE end_ns > 0"),
+                         done);
+
+        snprintf(steps, sizeof steps, "--steps %lld", (long long)done + 2);
+        add_training(&more, &told.training, rows[i].options);
+        add_all(&more, steps);
+        add_pair(&more, "--save", saves);
+        add_pair(&more, "--resume", saves);
+        add_pair(&more, "--json-log", told.log);
+        run_well(&more);
+        add_training(&whole, &told.training, rows[i].options);
+        add_all(&whole, steps);
+        add_pair(&whole, "--save", in(other, told.training.folder, "other"));
+        add_pair(&whole, "--json-log", in(log, told.training.folder, "straight"));
+        run_well(&whole);
+        assert_int_equal(read_losses(told.log, loss, KILL_STEPS), done + 2);
+        assert_int_equal(read_losses(log, straight, KILL_STEPS), done + 2);
+        for (int64_t step = 0; step < done + 2; step++) assert_true(loss[step] == straight[step]);
+        folder_remove(told.training.folder);
+    }
+}
+
+// There is nothing to be saved: it ends within the step.
+static void test_told_without_save(void **state)
+{
+    (void)state;
+    struct told told;
+    start_traced(&told, "--seq 16K --layers 4 --checkpoint block", false);
+    kill(told.pid, SIGINT);
+    assert_int_equal(await_end(&told), 1);
+    file_has(told.err, "upipe-train: interrupted\n");
+    program_run(&program, "upipe-report", told.trace);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "FAILED: interrupted"));
+    folder_remove(told.training.folder);
+}
+
+// A step that takes long is not waited for by whom does not want to; what a launcher says twice
+// counts once.
+static void test_told_again(void **state)
+{
+    (void)state;
+    struct told told;
+    start_traced(&told, "--seq 64K --layers 4 --checkpoint block", true);
+    kill(told.pid, SIGTERM);
+    kill(told.pid, SIGTERM);
+    await_text(told.err, "told to end: finishes its step");
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
+    assert_int_equal(waitpid(told.pid, NULL, WNOHANG), 0);
+    kill(told.pid, SIGTERM);
+    assert_int_equal(await_end(&told), -SIGTERM);
+    program_run(&program, "upipe-report", told.trace);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "INCOMPLETE"));
+    folder_remove(told.training.folder);
+}
+
 // What a killed save leaves goes with the next one, and nothing else does.
 static void test_leftovers(void **state)
 {
@@ -719,6 +877,9 @@ int main(void)
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_dry),
         cmocka_unit_test(test_killed_at_random),
+        cmocka_unit_test(test_told_to_end),
+        cmocka_unit_test(test_told_without_save),
+        cmocka_unit_test(test_told_again),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_no_space),
         cmocka_unit_test(test_other_runs_refused),
