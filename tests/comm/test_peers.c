@@ -32,7 +32,7 @@ struct outcome {
 struct shared {
     struct outcome outcome[MANY];
     atomic_int here[3 * TURNS]; // ranks that have come to a turn, or are at some stage
-    atomic_int joining;         // processes that have begun to join
+    atomic_int joining;         // processes that have begun to join, or have been sent away
 };
 
 struct world;
@@ -44,6 +44,7 @@ struct world {
     int processes, ranks, groups, port;
     double limit_s;
     double comes_at_s[MANY]; // negative: it never does
+    int comes_after[MANY];   // so many others, and then at that time
     const char *hash[MANY];  // NULL: "same"
     const char *job[MANY];
     int number[MANY]; // 0: its own
@@ -141,6 +142,7 @@ static void be_process(struct world *world, int process)
     have_threads();
     int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     if (world->comes_at_s[process] < 0) return;
+    while (atomic_load(&world->shared->joining) < world->comes_after[process]) nap(0.01);
     nap(world->comes_at_s[process]);
     if (world->hash[process]) place.hash = world->hash[process];
     place.job = world->job[process];
@@ -157,16 +159,20 @@ static void be_process(struct world *world, int process)
     outcome->seconds = seconds;
 }
 
+static void share(struct world *world)
+{
+    world->shared = mmap(NULL, sizeof *world->shared, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(world->shared != MAP_FAILED);
+}
+
 // All processes at once. -signal or exit status of each; all must end in time.
 static void run_world(struct world *world, int status[MANY])
 {
     pid_t pid[MANY];
     if (!world->limit_s) world->limit_s = LONG_S;
     if (!world->port) world->port = free_port();
-    if (!world->shared)
-        world->shared = mmap(NULL, sizeof *world->shared, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(world->shared != MAP_FAILED);
+    if (!world->shared) share(world);
     fflush(NULL);
     for (int i = 0; i < world->processes; i++) {
         pid[i] = fork();
@@ -488,6 +494,7 @@ static void test_other_options(void **state)
     struct world world = {
         .processes = 3, .ranks = 3, .groups = 1, .live = meet_once, .hash = {NULL, NULL, "other"}};
     int status[MANY];
+    world.comes_after[2] = 2;
     world.comes_at_s[2] = 0.3;
     run_world(&world, status);
     must_say(&world, 0, UP_USAGE, "process 2: expected the options of process 0");
@@ -522,6 +529,7 @@ static void test_same_number(void **state)
     struct world world = {.processes = 4, .ranks = 4, .groups = 1, .live = meet_once};
     int status[MANY];
     world.number[3] = 2;
+    world.comes_after[3] = 3;
     world.comes_at_s[3] = 0.3;
     world.limit_s = 1;
     run_world(&world, status);
@@ -758,7 +766,7 @@ static void test_comes_again(void **state)
  */
 
 // One of another run at this port, as process 1, before this run's own comes.
-static void intrude(const struct world *world, const char *hash)
+static void intrude(struct world *world, const char *hash)
 {
     struct up_peers_place place = place_of(world, 1);
     struct up_peers *peers = NULL;
@@ -767,6 +775,7 @@ static void intrude(const struct world *world, const char *hash)
     place.job = "theirs";
     if (up_peers_join(&place, &peers, &error) != UP_USAGE) _exit(1);
     if (!strstr(error.text, "process 1: process 0 was launched with another run")) _exit(2);
+    atomic_fetch_add(&world->shared->joining, 1);
     exit(0);
 }
 
@@ -783,9 +792,10 @@ static void test_another_run(void **state)
         struct world world = {.processes = 2, .ranks = 2, .groups = 1, .live = meet_once};
         int status[MANY], how;
         memcpy(world.job, jobs[i], sizeof world.job[0] * 2);
-        world.comes_at_s[1] = 0.5;
+        world.comes_after[1] = 2; // process 0, and him
         world.limit_s = LONG_S;
         world.port = free_port();
+        share(&world);
         fflush(NULL);
         pid_t pid = fork();
         if (!pid) intrude(&world, jobs[i][2]);

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,12 +39,22 @@ static void *walk(void *argument)
     }
 }
 
+static volatile int asked;
+
+static void on_signal(int number)
+{
+    (void)number;
+    asked = 1;
+}
+
+// Rank 0's thread gets the signal, at any moment.
 static void test_same_step(void **state)
 {
     (void)state;
+    signal(SIGUSR1, on_signal);
     int rounds = getenv("UP_TEST_SHORT") ? 50 : 200;
     for (int round = 0; round < rounds; round++) {
-        volatile int asked = round == 0;
+        asked = round == 0;
         atomic_int steps = 0;
         struct up_stop stop = {&asked, -1};
         struct up_comm *comms[RANKS];
@@ -55,7 +66,7 @@ static void test_same_step(void **state)
             assert_int_equal(pthread_create(&walkers[i].thread, NULL, walk, &walkers[i]), 0);
         }
         while (steps < round) nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
-        asked = 1;
+        if (round) pthread_kill(walkers[0].thread, SIGUSR1);
         for (int i = 0; i < RANKS; i++) pthread_join(walkers[i].thread, NULL);
         for (int i = 0; i < RANKS; i++) {
             assert_int_equal(walkers[i].ended, 5 + steps);
@@ -112,7 +123,7 @@ static void test_before_the_first(void **state)
     const char *words[] = {"upipe-train", "--data",   data, "--save", saves, "--seq",
                            "16",          "--layers", "1",  "--dp",   "2"};
     static const struct up_launch alone = {.processes = 1, .here = 1};
-    static const volatile int asked = 1;
+    asked = 1;
     struct up_train_options options;
     struct up_arguments arguments;
     struct up_error error = {0};
