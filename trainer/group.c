@@ -130,6 +130,7 @@ static enum up_status join_peers(struct up_group *group, const struct up_train_o
                                    .address = launch->address,
                                    .port = launch->port,
                                    .hash = hash,
+                                   .job = launch->job,
                                    .limit_s = JOIN_LIMIT_S,
                                    .stop = place->stop,
                                    .aborted = place->aborted,

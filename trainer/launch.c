@@ -8,19 +8,30 @@ enum { PORT = 29500, PORT_LAST = 65535, PORTS = 3, PROCESSES_MAX = 1 << 16 };
 
 static const char loopback[] = "127.0.0.1";
 
-/* A launcher's variables, and how to know that all processes are on this node: as many here as
- * there are in all, or one node. */
+/* A launcher's variables, how to know that all processes are on this node (as many here as there
+ * are in all, or one node), and what the run is called in all its processes. */
 struct launcher {
     const char *rank, *size, *local;
     const char *local_size, *nodes; // NULL: it has none
+    const char *job[2];
 };
 
 enum { TORCHRUN, OPEN_MPI, SLURM };
 static const struct launcher launchers[] = {
-    [TORCHRUN] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
-    [OPEN_MPI] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                  "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
-    [SLURM] = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES"},
+    [TORCHRUN] =
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, {"TORCHELASTIC_RUN_ID"}},
+    [OPEN_MPI] = {"OMPI_COMM_WORLD_RANK",
+                  "OMPI_COMM_WORLD_SIZE",
+                  "OMPI_COMM_WORLD_LOCAL_RANK",
+                  "OMPI_COMM_WORLD_LOCAL_SIZE",
+                  NULL,
+                  {"PMIX_NAMESPACE"}},
+    [SLURM] = {"SLURM_PROCID",
+               "SLURM_NTASKS",
+               "SLURM_LOCALID",
+               NULL,
+               "SLURM_STEP_NUM_NODES",
+               {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
 struct reading {
@@ -190,6 +201,25 @@ out:
     return rc;
 }
 
+static void add_to_hash(uint64_t *hash, const char *text)
+{
+    for (; *text; text++) *hash = up_hash64(*hash ^ (unsigned char)*text);
+    *hash = up_hash64(*hash);
+}
+
+static void find_job(const struct reading *reading, const struct launcher *launcher,
+                     struct up_launch *launch)
+{
+    uint64_t hash = 0;
+    bool known = false;
+    for (int i = 0; i < UP_COUNT(launcher->job); i++) {
+        const char *word = get(reading, launcher->job[i]);
+        add_to_hash(&hash, word ? word : "");
+        known |= word != NULL;
+    }
+    if (known) snprintf(launch->job, sizeof launch->job, "%016llx", (unsigned long long)hash);
+}
+
 enum up_status up_launch_find(up_getenv *get_one, void *context, struct up_launch *launch,
                               struct up_error *err)
 {
@@ -203,6 +233,7 @@ enum up_status up_launch_find(up_getenv *get_one, void *context, struct up_launc
     if (launch->processes == 1) return UP_OK;
     UP_TRY(find_address(&reading, launcher, launch));
     UP_TRY(find_ports(&reading, launch));
+    find_job(&reading, launcher, launch);
 out:
     return rc;
 }
@@ -254,12 +285,6 @@ enum up_status up_launch_gpus(const struct up_launch *launch, int count, int vis
                        visible == 1 ? "is" : "are");
     *first = launch->local * count;
     return UP_OK;
-}
-
-static void add_to_hash(uint64_t *hash, const char *text)
-{
-    for (; *text; text++) *hash = up_hash64(*hash ^ (unsigned char)*text);
-    *hash = up_hash64(*hash);
 }
 
 enum up_status up_launch_hash(const struct up_train_options *options,

@@ -7,20 +7,26 @@
  *
  * The first of them that is there counts. MASTER_ADDR and MASTER_PORT say for all three where
  * process 0 is to be met; else it is this node where all processes are here, and SLURM's first
- * node; port 29500. From that port upwards: the launcher's own, NCCL's, and src/comm/peers'. */
+ * node; port 29500. From that port upwards: the launcher's own, NCCL's, and src/comm/peers'.
+ *
+ * Two runs that come to the same port are told apart by what the launcher calls them:
+ * TORCHELASTIC_RUN_ID, PMIX_NAMESPACE (mpirun), SLURM_JOB_ID with SLURM_STEP_ID. */
 #ifndef UP_TRAINER_LAUNCH_H
 #define UP_TRAINER_LAUNCH_H
 
 #include "trainer/options.h"
 
+enum { UP_LAUNCH_HASH = 17 };
+
 struct up_launch {
-    int process, processes; // 0 of 1: alone, and what follows means nothing
-    int local;              // which of those on this node
-    int here;               // how many there are on it: all, where nobody tells
-    const char *size_name;  // the variable that says how many there are
-    char address[256];      // of process 0's node: a name, or a number of IPv4 or IPv6
-    int nccl_port, port;    // on it: where NCCL's ranks meet, and where upipe's processes do
-    char nccl_id[300];      // the two as NCCL_COMM_ID wants them
+    int process, processes;   // 0 of 1: alone, and what follows means nothing
+    int local;                // which of those on this node
+    int here;                 // how many there are on it: all, where nobody tells
+    const char *size_name;    // the variable that says how many there are
+    char address[256];        // of process 0's node: a name, or a number of IPv4 or IPv6
+    int nccl_port, port;      // on it: where NCCL's ranks meet, and where upipe's processes do
+    char nccl_id[300];        // the two as NCCL_COMM_ID wants them
+    char job[UP_LAUNCH_HASH]; // hash of the launcher's word for this run; "": it has none
 };
 
 /* The value of a variable; NULL where it is not set. */
@@ -45,7 +51,6 @@ enum up_status up_launch_gpus(const struct up_launch *launch, int count, int vis
 
 /* What all processes of a run must have been given alike, as a hash: the config and the options,
  * but for paths, which a node may have of its own, and the steps done before. */
-enum { UP_LAUNCH_HASH = 17 };
 enum up_status up_launch_hash(const struct up_train_options *options,
                               const struct up_config *config, int64_t steps_done,
                               char out[UP_LAUNCH_HASH], struct up_error *err);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, LINE_LIMIT = 4096 };
 static const int64_t bar_after_ns = 1000000000, bar_every_ns = 200000000;
 
 // "step 3 [#####.....] 45%  1 min 20 s left", over itself.
@@ -46,24 +46,84 @@ static int share_output(int fd)
 // What every line begins with.
 static const char line_begin[] = "{\"step\":";
 
+/* --- A log that is there already ----------------------------------------------------------------
+ */
+
 // A log of before, or nothing: what else there may be, such as the data, is somebody's.
-static bool may_be_emptied(int fd, const char *path)
+static enum up_status check_begin(const struct up_log *log, FILE *there, struct up_error *err)
 {
-    struct stat status;
     char begin[sizeof line_begin] = "";
-    if (fstat(fd, &status) || !S_ISREG(status.st_mode) || !status.st_size) return true;
-    int there = open(path, O_RDONLY | O_CLOEXEC);
-    if (there < 0) return false;
-    ssize_t size = read(there, begin, sizeof begin - 1);
-    close(there);
-    return size > 0 && !strcmp(begin, line_begin);
+    if (there && fread(begin, 1, sizeof begin - 1, there) && !strcmp(begin, line_begin))
+        return UP_OK;
+    return up_fail(err, UP_USAGE,
+                   "--json-log %s: expected a new file or an earlier JSON log to %s: it is "
+                   "neither, and is left alone",
+                   log->json_path, log->first ? "go on in" : "replace");
 }
 
-enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
+// The step that the line tells of; -1 if of none.
+static int64_t step_of(const char *line)
+{
+    json_t *root = json_loads(line, 0, NULL), *step = json_object_get(root, "step");
+    int64_t value = json_is_integer(step) ? json_integer_value(step) : -1;
+    json_decref(root);
+    return value;
+}
+
+// What a run that was killed, or a full disk, left of its last line.
+static bool is_cut_off(const char *line, FILE *there)
+{
+    size_t length = up_min(strlen(line), strlen(line_begin));
+    return !strchr(line, '\n') && feof(there) && !strncmp(line, line_begin, length);
+}
+
+// Finds where the lines of steps before the first end: they stay. All lines must be of a log, whose
+// steps come in order, or something would be cut off that is none.
+static enum up_status find_end(struct up_log *log, FILE *there, struct up_error *err)
+{
+    char line[LINE_LIMIT];
+    int64_t number = 1, before = -1;
+    rewind(there);
+    for (; fgets(line, sizeof line, there); number++) {
+        int64_t step = step_of(line);
+        if (step < 0 && is_cut_off(line, there)) break;
+        if (step <= before)
+            return up_fail(err, UP_USAGE,
+                           "--json-log %s: line %lld: expected a JSON object with a \"step\" later "
+                           "than the line before's, as in a log to go on in: it is left alone",
+                           log->json_path, (long long)number);
+        before = step;
+        if (step >= log->first) continue;
+        log->json_keep = ftell(there);
+        log->json_unended = !strchr(line, '\n');
+    }
+    return ferror(there) ? up_fail(err, UP_FAILED, "--json-log %s: cannot be read: %s",
+                                   log->json_path, strerror(errno))
+                         : UP_OK;
+}
+
+// Nothing is changed yet.
+static enum up_status look_at_earlier(struct up_log *log, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct stat status;
+    if (fstat(log->json_fd, &status) || !S_ISREG(status.st_mode) || !status.st_size) return UP_OK;
+    FILE *there = fopen(log->json_path, "re");
+    UP_TRY(check_begin(log, there, err));
+    if (log->first) UP_TRY(find_end(log, there, err));
+out:
+    if (there) fclose(there);
+    return rc;
+}
+
+/* --- Life --------------------------------------------------------------------------------------
+ */
+
+enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t first, bool dry,
                            struct up_error *err)
 {
     *log = (struct up_log){.progress = {tell_progress},
-                           .steps = steps,
+                           .first = first,
                            .dry = dry,
                            .bar = isatty(STDERR_FILENO),
                            .json_fd = -1,
@@ -80,23 +140,35 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t st
         close(log->json_fd);
         log->json_fd = shared;
         log->json_shared = true;
-    } else if (!may_be_emptied(log->json_fd, json_path)) {
-        return up_fail(
-            err, UP_USAGE,
-            "--json-log %s: expected a new file or an earlier JSON log to replace: it is "
-            "neither, and is left alone",
-            json_path);
+        return UP_OK;
+    }
+    return look_at_earlier(log, err);
+}
+
+static enum up_status write_all(struct up_log *log, const char *text, struct up_error *err)
+{
+    for (size_t left = strlen(text); left;) {
+        ssize_t written = write(log->json_fd, text, left);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0)
+            return up_fail(err, UP_FAILED, "--json-log %s: %s", log->json_path, strerror(errno));
+        text += written;
+        left -= (size_t)written;
     }
     return UP_OK;
 }
 
 enum up_status up_log_start(struct up_log *log, struct up_error *err)
 {
-    // What is no regular file (a pipe, /dev/stdout) cannot be emptied, and need not be.
+    // What is no regular file (a pipe, /dev/stdout) cannot be cut, and need not be.
     if (log->json_fd < 0 || log->json_shared) return UP_OK;
-    if (!ftruncate(log->json_fd, 0) || errno == EINVAL) return UP_OK;
-    return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path,
-                   strerror(errno));
+    if (ftruncate(log->json_fd, log->json_keep)) {
+        if (errno == EINVAL) return UP_OK;
+        return up_fail(err, up_errno_status(errno), "--json-log %s: %s", log->json_path,
+                       strerror(errno));
+    }
+    lseek(log->json_fd, log->json_keep, SEEK_SET);
+    return log->json_unended ? write_all(log, "\n", err) : UP_OK;
 }
 
 void up_log_cancel(struct up_log *log)
@@ -119,19 +191,6 @@ void up_log_step_begin(struct up_log *log, int64_t step)
 static json_t *number(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
-}
-
-static enum up_status write_all(struct up_log *log, const char *text, struct up_error *err)
-{
-    for (size_t left = strlen(text); left;) {
-        ssize_t written = write(log->json_fd, text, left);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0)
-            return up_fail(err, UP_FAILED, "--json-log %s: %s", log->json_path, strerror(errno));
-        text += written;
-        left -= (size_t)written;
-    }
-    return UP_OK;
 }
 
 static enum up_status write_json(struct up_log *log, const struct up_step_log *step,

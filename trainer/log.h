@@ -15,20 +15,24 @@ struct up_step_log {
 
 struct up_log {
     struct up_progress progress; // first: the step calls it
-    int64_t steps, step, step_begin_ns, shown_ns;
+    int64_t first;               // the step that the run begins with
+    int64_t step, step_begin_ns, shown_ns;
     bool dry;
     bool bar; // stderr is a terminal
     int json_fd;
     bool json_created; // by this run
     bool json_shared;  // with the program's own output: added to
+    int64_t json_keep; // bytes of a log of before that stay
+    bool json_unended; // their last line has no newline yet
     const char *json_path;
 };
 
-/* Opens `json_path` (NULL: none) without changing it yet. UP_USAGE when it cannot be written, and
- * for a file that is no JSON log of before, which is left alone. */
-enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t steps, bool dry,
+/* Opens `json_path` (NULL: none) without changing it yet. `first`: the step that the run begins
+ * with; beyond 0 it is resumed, and goes on in a log of the steps before. UP_USAGE when it cannot
+ * be written, and for a file that is no JSON log of before, which is left alone. */
+enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t first, bool dry,
                            struct up_error *err);
-/* The run begins: an old JSON log is emptied. */
+/* The run begins: of an old JSON log goes what the run writes anew. */
 enum up_status up_log_start(struct up_log *log, struct up_error *err);
 /* The run does not begin after all: a JSON log that this made is taken away. */
 void up_log_cancel(struct up_log *log);

@@ -4,17 +4,44 @@
 #include "trainer/launch.h"
 #include "trainer/train.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile int stop_asked;
+static const char *stop_said = ""; // at the first signal
+static const int64_t again_ns = 1000000000;
 
+// A run ends in order, and at once when it is told so again by the same signal. One that comes
+// twice within a second is one that a launcher passed on to a process that had it already.
 static void on_signal(int number)
 {
-    (void)number;
+    static int64_t first_ns[NSIG];
+    int error = errno;
+    int64_t now = up_clock_ns();
+    if (!stop_asked && write(STDERR_FILENO, stop_said, strlen(stop_said)) < 0) stop_said = "";
     stop_asked = 1;
+    if (!first_ns[number]) first_ns[number] = now;
+    if (now - first_ns[number] > again_ns) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    errno = error;
+}
+
+static void listen_to_signals(const struct up_train_options *options,
+                              const struct up_launch *launch)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    if (up_train_ends_saved(options, launch))
+        stop_said =
+            "\nupipe-train: told to end: finishes its step, saves and ends (told again, after "
+            "a second or more, at once)\n";
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 static void usage(FILE *out)
@@ -83,10 +110,7 @@ int main(int argc, char **argv)
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
         if (up_train_device(&options) == UP_DEVICE_CUDA) set_cuda_environment(&options, &launch);
-        // A run ends in order, and at a second signal at once, as bench does at the first.
-        struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-        if (!bench) sigaction(SIGINT, &action, NULL);
-        if (!bench) sigaction(SIGTERM, &action, NULL);
+        if (!bench) listen_to_signals(&options, &launch); // bench ends at the first
         join(command, sizeof command, argc, argv);
         rc = bench ? up_bench(&options, launch.processes, &error)
                    : up_train(&options, &launch, command, &stop_asked, &error);

@@ -315,15 +315,15 @@ const struct up_option up_train_option_table[] = {
      .kind = UP_OPTION_TEXT,
      .field = FIELD(json_log),
      .value = "FILE",
-     .help = "one JSON object per step"},
+     .help = "one JSON object per step; an earlier log is replaced, or gone on in with --resume"},
 
     {.group = "Saving and resuming",
      .name = "save",
      .kind = UP_OPTION_TEXT,
      .field = FIELD(save),
      .value = "DIR",
-     .help = "save model and optimizer state into a folder DIR/step-N, at the end of the run (on "
-             "dry nothing is saved)"},
+     .help = "save model and optimizer state into a folder DIR/step-N, at the end of the run, also "
+             "one ended by Ctrl-C (on dry nothing is saved)"},
     {.name = "save-every",
      .kind = UP_OPTION_INTEGER,
      .field = FIELD(save_every),

@@ -12,6 +12,7 @@
 #include "trainer/resume.h"
 #include "trainer/save.h"
 #include "trainer/state.h"
+#include "trainer/stop.h"
 #include "trainer/watch.h"
 
 #include <jansson.h>
@@ -48,6 +49,7 @@ struct run {
     const struct up_train_options *options;
     const struct up_launch *launch;
     volatile const int *stop;
+    struct up_stop between; // ends the run between steps, where it saves
     struct up_config config;
     struct up_machine machine; // its rates are for forecasts
     struct up_limits limits;
@@ -402,7 +404,7 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
     UP_TRY(open_members(run, err));
     UP_TRY(admit(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, leads(run), err));
-    UP_TRY(up_log_init(&run->log, options->json_log, options->steps, is_dry(run), err));
+    UP_TRY(up_log_init(&run->log, options->json_log, run->resume.steps, is_dry(run), err));
     UP_TRY(up_group_meet(&run->group, err)); // nothing is wrong in any process
     UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));
@@ -453,7 +455,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     UP_TRY(up_group_prepare(&run->group, &member->rank, member->plan.rehearsal, err));
     up_bracket_end(&member->rank, &all, "context");
     trainer->progress = member->number == 0 ? &run->log.progress : NULL;
-    trainer->stop = run->stop;
+    trainer->stop = run->between.asked ? NULL : run->stop;
     if (member->place == 0 && run->group.kind == UP_DEVICE_CUDA) {
         double limit_s = fmax(5 * member->plan.layer_s, HANG_LEAST_S);
         run->watch =
@@ -566,12 +568,11 @@ out:
 }
 
 // Between two steps, of which `done` are behind.
-static enum up_status save_if_due(struct member *member, int64_t done, struct up_error *err)
+static enum up_status save(struct member *member, int64_t done, struct up_error *err)
 {
     const struct up_saver *saver = &member->run->saver;
     char name[UP_SAVE_NAME], seconds[UP_UNITS_TEXT];
     int64_t begin = up_clock_ns();
-    if (!up_saver_due(saver, done)) return UP_OK;
     // A save is no layer, and may take long.
     up_watch_pause(member->run->watch, true);
     enum up_status rc = up_saver_save(saver, &member->trainer.units, done, err);
@@ -581,6 +582,24 @@ static enum up_status save_if_due(struct member *member, int64_t done, struct up
            up_format_seconds(seconds, (double)(up_clock_ns() - begin) / 1e9));
     fflush(stdout);
     return UP_OK;
+}
+
+static enum up_status save_if_due(struct member *member, int64_t done, struct up_error *err)
+{
+    return up_saver_due(&member->run->saver, done) ? save(member, done, err) : UP_OK;
+}
+
+// Where the run is told to end before step `step`, with a save of what this run has done.
+static enum up_status end_if_asked(struct member *member, int64_t step, bool *ends,
+                                   struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct run *run = member->run;
+    UP_TRY(up_stop_agree(&run->between, member->seat->world, step, ends, err));
+    if (*ends && step > run->resume.steps && !up_saver_due(&run->saver, step))
+        UP_TRY(save(member, step, err));
+out:
+    return rc;
 }
 
 // The others are not to wait for this rank. One that has not joined them yet can only tell other
@@ -603,8 +622,11 @@ static void *run_member(void *argument)
     struct member *member = argument;
     struct up_error *err = &member->error;
     enum up_status rc = UP_OK;
+    bool ends = false;
     UP_TRY(start(member, err));
     for (int64_t step = member->run->resume.steps; step < member->run->options->steps; step++) {
+        UP_TRY(end_if_asked(member, step, &ends, err));
+        if (ends) break;
         UP_TRY(run_and_tell(member, step, err));
         UP_TRY(save_if_due(member, step + 1, err));
     }
@@ -715,6 +737,18 @@ static enum up_status say_done(const struct run *run)
     return UP_OK;
 }
 
+// The ranks have ended well; a run that was told to end is none that got to its end.
+static enum up_status check_end(const struct run *run, struct up_error *err)
+{
+    int64_t done = run->between.before;
+    if (done < 0) return UP_OK;
+    if (done == run->resume.steps)
+        return up_fail(err, UP_FAILED, "interrupted before its first step");
+    return up_fail(err, UP_FAILED,
+                   "interrupted: %lld of %lld steps are done and saved, --resume %s goes on",
+                   (long long)done, (long long)run->options->steps, run->options->save);
+}
+
 static enum up_status train(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -727,13 +761,22 @@ out:
     return rc;
 }
 
+bool up_train_ends_saved(const struct up_train_options *options, const struct up_launch *launch)
+{
+    return options->save && up_train_device(options) != UP_DEVICE_DRY && launch->processes == 1;
+}
+
 enum up_status up_train(const struct up_train_options *options, const struct up_launch *launch,
                         const char *command, volatile const int *stop, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     char *trace = NULL;
     struct up_train_options own = *options;
-    struct run run = {.options = &own, .launch = launch, .stop = stop, .log = {.json_fd = -1}};
+    struct run run = {.options = &own,
+                      .launch = launch,
+                      .stop = stop,
+                      .between = {up_train_ends_saved(options, launch) ? stop : NULL, -1},
+                      .log = {.json_fd = -1}};
     if (options->output)
         UP_TRY(up_fail(err, UP_USAGE, "--output: expected beside upipe-train bench"));
     UP_TRY(own_options(&own, launch, &trace, err));
@@ -745,6 +788,7 @@ enum up_status up_train(const struct up_train_options *options, const struct up_
 out:
     if (rc) up_group_abort(&run.group, err->text);
     if (rc) end_within(&run, END_ANYWAY_S, err->text);
+    if (!rc) rc = check_end(&run, err);
     close_trace(&run, rc, err);
     up_profile_close(run.profile);
     close_run(&run);

@@ -88,7 +88,6 @@ struct up_step_plan {
     struct up_planned *tensor[UP_SPACE_COUNT]; // owned; see up_step_plan_release
     int64_t count[UP_SPACE_COUNT];
     int64_t height[UP_SPACE_COUNT];    // of the step arena
-    int64_t live_peak[UP_SPACE_COUNT]; // what no plan can be lower than
     int64_t kept_high[UP_SPACE_COUNT]; // what lies below it: the arena of all that outlives steps
 };
 

@@ -63,8 +63,6 @@ static enum up_status plan_space(const struct up_step_lives *lives, enum up_spac
         goto out;
     }
     UP_TRY(up_plan(lives->life[space], count, UP_ARENA_ALIGN, offsets, &plan->height[space], err));
-    plan->live_peak[space] = up_plan_live_peak(lives->life[space], count, UP_ARENA_ALIGN);
-    if (plan->live_peak[space] < 0) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     for (int64_t i = 0; i < count; i++)
         tensor[i] = (struct up_planned){lives->life[space][i].bytes, offsets[i]};
 out:

@@ -32,7 +32,7 @@ struct outcome {
 struct shared {
     struct outcome outcome[MANY];
     atomic_int here[3 * TURNS]; // ranks that have come to a turn, or are at some stage
-    atomic_int joining;         // processes that have begun to join
+    atomic_int joining;         // processes that have begun to join, or have been sent away
 };
 
 struct world;
@@ -44,8 +44,10 @@ struct world {
     int processes, ranks, groups, port;
     double limit_s;
     double comes_at_s[MANY]; // negative: it never does
+    int comes_after[MANY];   // so many others, and then at that time
     const char *hash[MANY];  // NULL: "same"
-    int number[MANY];        // 0: its own
+    const char *job[MANY];
+    int number[MANY]; // 0: its own
     life *live;
     int chosen;          // who does what the test is about
     double dies_after_s; // the chosen one, all that come having begun to join; 0: it does not
@@ -140,8 +142,10 @@ static void be_process(struct world *world, int process)
     have_threads();
     int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     if (world->comes_at_s[process] < 0) return;
+    while (atomic_load(&world->shared->joining) < world->comes_after[process]) nap(0.01);
     nap(world->comes_at_s[process]);
     if (world->hash[process]) place.hash = world->hash[process];
+    place.job = world->job[process];
     if (world->number[process]) place.process = world->number[process];
     place.aborted = on_abort;
     place.context = outcome;
@@ -155,16 +159,20 @@ static void be_process(struct world *world, int process)
     outcome->seconds = seconds;
 }
 
+static void share(struct world *world)
+{
+    world->shared = mmap(NULL, sizeof *world->shared, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(world->shared != MAP_FAILED);
+}
+
 // All processes at once. -signal or exit status of each; all must end in time.
 static void run_world(struct world *world, int status[MANY])
 {
     pid_t pid[MANY];
     if (!world->limit_s) world->limit_s = LONG_S;
     if (!world->port) world->port = free_port();
-    if (!world->shared)
-        world->shared = mmap(NULL, sizeof *world->shared, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(world->shared != MAP_FAILED);
+    if (!world->shared) share(world);
     fflush(NULL);
     for (int i = 0; i < world->processes; i++) {
         pid[i] = fork();
@@ -486,6 +494,7 @@ static void test_other_options(void **state)
     struct world world = {
         .processes = 3, .ranks = 3, .groups = 1, .live = meet_once, .hash = {NULL, NULL, "other"}};
     int status[MANY];
+    world.comes_after[2] = 2;
     world.comes_at_s[2] = 0.3;
     run_world(&world, status);
     must_say(&world, 0, UP_USAGE, "process 2: expected the options of process 0");
@@ -520,6 +529,7 @@ static void test_same_number(void **state)
     struct world world = {.processes = 4, .ranks = 4, .groups = 1, .live = meet_once};
     int status[MANY];
     world.number[3] = 2;
+    world.comes_after[3] = 3;
     world.comes_at_s[3] = 0.3;
     world.limit_s = 1;
     run_world(&world, status);
@@ -582,6 +592,227 @@ static void test_strangers(void **state)
     }
     close_world(&world);
 }
+
+/* --- Many at the door --------------------------------------------------------------------------
+ */
+
+enum { CROWD = 200, DOOR = 64 + 2 };
+
+static void receive_whole(int fd, struct up_peers_message *message)
+{
+    if (recv(fd, message, sizeof *message, MSG_WAITALL) != sizeof *message) _exit(1);
+}
+
+// All processes of a run but the first, of which none says who it is before all are at the door.
+static void be_a_crowd(int port)
+{
+    struct up_peers_message message;
+    static int fd[CROWD];
+    for (int i = 0; i < CROWD; i++) fd[i] = connect_to_port(port);
+    nap(0.3);
+    for (int i = 0; i < CROWD; i++)
+        up_peers_send(fd[i], UP_PEERS_HELLO, 1 + i, 0, 1 + CROWD, "same");
+    for (int i = 0; i < CROWD; i++) {
+        receive_whole(fd[i], &message);
+        if (message.kind != UP_PEERS_START) _exit(2);
+        up_peers_send(fd[i], UP_PEERS_GOODBYE, 0, 0, 0, NULL);
+    }
+    exit(0);
+}
+
+static void test_crowd(void **state)
+{
+    (void)state;
+    struct world world = {.processes = 1 + CROWD, .ranks = 1 + CROWD, .groups = 1, .limit_s = 10};
+    struct up_error error = {0};
+    struct up_peers *peers = NULL;
+    int how;
+    world.port = free_port();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) be_a_crowd(world.port);
+    struct up_peers_place place = place_of(&world, 0);
+    if (up_peers_join(&place, &peers, &error)) fail_msg("%s", error.text);
+    up_peers_leave(peers);
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_int_equal(how, 0);
+}
+
+struct joiner {
+    const struct world *world;
+    int process;
+    pthread_barrier_t *begin;
+    struct up_error error;
+    pthread_t thread;
+};
+
+static void *join_and_meet(void *argument)
+{
+    struct joiner *joiner = argument;
+    struct up_peers_place place = place_of(joiner->world, joiner->process);
+    struct up_peers *peers = NULL;
+    pthread_barrier_wait(joiner->begin);
+    if (!up_peers_join(&place, &peers, &joiner->error)) up_peers_meet(peers, &joiner->error);
+    up_peers_leave(peers);
+    return NULL;
+}
+
+// As many real ones, all in the same moment.
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    static struct joiner joiner[CROWD];
+    struct world world = {.processes = CROWD, .ranks = CROWD, .groups = 1, .limit_s = LONG_S};
+    pthread_barrier_t begin;
+    world.port = free_port();
+    pthread_barrier_init(&begin, NULL, CROWD);
+    for (int i = 0; i < CROWD; i++) {
+        joiner[i] = (struct joiner){&world, i, &begin, {0}, 0};
+        assert_int_equal(pthread_create(&joiner[i].thread, NULL, join_and_meet, &joiner[i]), 0);
+    }
+    for (int i = 0; i < CROWD; i++) pthread_join(joiner[i].thread, NULL);
+    pthread_barrier_destroy(&begin);
+    for (int i = 0; i < CROWD; i++)
+        if (joiner[i].error.status) fail_msg("process %d: %s", i, joiner[i].error.text);
+}
+
+// More than process 0 has places for: who came first is told to come again, and may.
+static void overfill(int port)
+{
+    struct up_peers_message message;
+    int fd[DOOR + 1];
+    for (int i = 0; i < UP_COUNT(fd); i++) fd[i] = connect_to_port(port);
+    receive_whole(fd[0], &message);
+    if (message.kind != UP_PEERS_FULL || recv(fd[0], &message, 1, 0) != 0) _exit(2);
+    close(fd[0]);
+    fd[0] = connect_to_port(port);
+    up_peers_send(fd[0], UP_PEERS_HELLO, 1, 0, 2, "same");
+    receive_whole(fd[0], &message);
+    if (message.kind != UP_PEERS_START) _exit(3);
+    up_peers_send(fd[0], UP_PEERS_GOODBYE, 0, 0, 0, NULL);
+    exit(0);
+}
+
+static void test_full(void **state)
+{
+    (void)state;
+    struct world world = {.processes = 2, .ranks = 2, .groups = 1, .limit_s = LONG_S};
+    struct up_error error = {0};
+    struct up_peers *peers = NULL;
+    int how;
+    world.port = free_port();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) overfill(world.port);
+    struct up_peers_place place = place_of(&world, 0);
+    if (up_peers_join(&place, &peers, &error)) fail_msg("%s", error.text);
+    up_peers_leave(peers);
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_int_equal(how, 0);
+}
+
+// Process 0 as one that shows out whoever comes, with his hello unread or read, the first `times`.
+static void be_full(int listener, int times)
+{
+    struct up_peers_message message;
+    for (int i = 0;; i++) {
+        int fd = accept(listener, NULL, NULL);
+        if (i % 2 || i >= times) receive_whole(fd, &message);
+        up_peers_send(fd, i < times ? UP_PEERS_FULL : UP_PEERS_START, 0, 0, 0, NULL);
+        if (i >= times) {
+            up_peers_send(fd, UP_PEERS_GOODBYE, 0, 0, 0, NULL);
+            receive_whole(fd, &message);
+            exit(0);
+        }
+        close(fd);
+    }
+}
+
+static void must_not_join(const struct world *world, int process, const char *says);
+
+static void test_comes_again(void **state)
+{
+    (void)state;
+    for (int times = 3; times <= 1 << 30; times += (1 << 30) - 3) {
+        struct world world = {.processes = 2, .ranks = 2, .groups = 1, .limit_s = LONG_S};
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof at;
+        struct up_error error = {0};
+        struct up_peers *peers = NULL;
+        int how, listener = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(bind(listener, (struct sockaddr *)&at, size), 0);
+        assert_int_equal(listen(listener, 5), 0);
+        assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+        world.port = ntohs(at.sin_port);
+        fflush(NULL);
+        pid_t pid = fork();
+        if (!pid) be_full(listener, times);
+        if (times == 3) {
+            struct up_peers_place place = place_of(&world, 1);
+            if (up_peers_join(&place, &peers, &error)) fail_msg("%s", error.text);
+            up_peers_leave(peers);
+        } else {
+            world.limit_s = 0.4;
+            must_not_join(&world, 1, "too many are at 127.0.0.1");
+            kill(pid, SIGKILL);
+        }
+        assert_int_equal(waitpid(pid, &how, 0), pid);
+        assert_int_equal(how, times == 3 ? 0 : SIGKILL);
+        close(listener);
+    }
+}
+
+/* --- Another run -------------------------------------------------------------------------------
+ */
+
+// One of another run at this port, as process 1, before this run's own comes.
+static void intrude(struct world *world, const char *hash)
+{
+    struct up_peers_place place = place_of(world, 1);
+    struct up_peers *peers = NULL;
+    struct up_error error = {0};
+    place.hash = hash;
+    place.job = "theirs";
+    if (up_peers_join(&place, &peers, &error) != UP_USAGE) _exit(1);
+    if (!strstr(error.text, "process 1: process 0 was launched with another run")) _exit(2);
+    atomic_fetch_add(&world->shared->joining, 1);
+    exit(0);
+}
+
+// What the launcher says tells runs apart that are alike in all else, or in their ports alone; it
+// is no use where one of the two does not know.
+static void test_another_run(void **state)
+{
+    (void)state;
+    static const char *const jobs[][3] = {{"ours", "ours", "same"},
+                                          {"ours", "ours", "other"},
+                                          {"ours", NULL, "same"},
+                                          {"ours", "", "other"}};
+    for (int i = 0; i < UP_COUNT(jobs); i++) {
+        struct world world = {.processes = 2, .ranks = 2, .groups = 1, .live = meet_once};
+        int status[MANY], how;
+        memcpy(world.job, jobs[i], sizeof world.job[0] * 2);
+        world.comes_after[1] = 2; // process 0, and him
+        world.limit_s = LONG_S;
+        world.port = free_port();
+        share(&world);
+        fflush(NULL);
+        pid_t pid = fork();
+        if (!pid) intrude(&world, jobs[i][2]);
+        run_world(&world, status);
+        assert_int_equal(waitpid(pid, &how, 0), pid);
+        assert_int_equal(how, 0);
+        for (int p = 0; p < 2; p++) {
+            assert_int_equal(status[p], 0);
+            must_say(&world, p, UP_OK, "");
+            must_be_clean(&world, p);
+        }
+        close_world(&world);
+    }
+}
+
+/* --- Nonsense ----------------------------------------------------------------------------------
+ */
 
 // Process 1 is let in, and then says what makes no sense: it counts as dead, no memory is touched.
 static void be_a_babbler(int port, int kind)
@@ -735,6 +966,11 @@ int main(void)
         cmocka_unit_test(test_other_options),
         cmocka_unit_test(test_same_number),
         cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_comes_again),
+        cmocka_unit_test(test_another_run),
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_nobody),
         cmocka_unit_test(test_other_program),

@@ -67,7 +67,7 @@ def main(program, options):
         train(program, common + ["--model", f"{folder}/model", "--steps", "1", "--save", f"{folder}/saves"], options)
         first = json.loads(open(f"{folder}/log").readline())["loss"]
         train(program, common + ["--resume", f"{folder}/saves", "--steps", "2"], options)
-        second = json.loads(open(f"{folder}/log").readline())["loss"]
+        second = json.loads(open(f"{folder}/log").readlines()[1])["loss"]
 
         loss = loss_of(model, tokens, 0)
         loss.backward()

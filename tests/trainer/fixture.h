@@ -3,7 +3,9 @@
 #ifndef UP_TESTS_TRAINER_FIXTURE_H
 #define UP_TESTS_TRAINER_FIXTURE_H
 
+#include "mem/arena.h"
 #include "model/data.h"
+#include "trainer/dry_rank.h"
 #include "trainer/group.h"
 #include "trainer/machine.h"
 #include "trainer/plan.h"
@@ -160,6 +162,24 @@ static inline void bench_close(struct bench *bench)
         up_trainer_plan_release(&member->plan);
     }
     up_group_close(&bench->group);
+}
+
+/* What no plan of a rank's step can be lower than. */
+static inline void live_peaks(const struct up_config *config, int rank,
+                              int64_t peak[UP_SPACE_COUNT])
+{
+    struct up_error error = {0};
+    struct up_machine machine;
+    struct up_dry_rank dry;
+    struct up_step_lives lives = {0};
+    must(up_machine_find("generic", &machine, &error));
+    must(up_dry_rank_open(&dry, config, &machine, rank, false, &error));
+    up_rank_record_lives(&dry.rank, &lives);
+    must(up_dry_rank_step(&dry, 0, &error));
+    for (int space = 0; space < UP_SPACE_COUNT; space++)
+        peak[space] = up_plan_live_peak(lives.life[space], lives.count[space], UP_ARENA_ALIGN);
+    up_dry_rank_close(&dry);
+    up_step_lives_release(&lives);
 }
 
 /* A fixture's files. */

@@ -378,13 +378,55 @@ static void test_trace_path(void **state)
     }
 }
 
+// What the launcher calls the run is the same in all its processes, and another in another run.
+static void test_job(void **state)
+{
+    (void)state;
+#define TORCHRUN_ "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=n1"
+#define MPIRUN_   "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0", "MASTER_ADDR=n1"
+#define SRUN_     "SLURM_NTASKS=2", "SLURM_LOCALID=0", "SLURM_STEP_NODELIST=n[1-2]"
+    static const struct {
+        const char *variables[VARIABLES];
+        int job; // equal numbers, equal jobs; 0: none is known
+    } rows[] = {
+        {{"RANK=0", TORCHRUN_}, 0},
+        {{"RANK=0", TORCHRUN_, "TORCHELASTIC_RUN_ID="}, 0},
+        {{"RANK=0", TORCHRUN_, "TORCHELASTIC_RUN_ID=a"}, 1},
+        {{"RANK=1", TORCHRUN_, "TORCHELASTIC_RUN_ID=a", "PMIX_NAMESPACE=7"}, 1},
+        {{"RANK=0", TORCHRUN_, "TORCHELASTIC_RUN_ID=b"}, 2},
+        {{"OMPI_COMM_WORLD_RANK=0", MPIRUN_, "TORCHELASTIC_RUN_ID=a"}, 0},
+        {{"OMPI_COMM_WORLD_RANK=0", MPIRUN_, "PMIX_NAMESPACE=7"}, 3},
+        {{"OMPI_COMM_WORLD_RANK=1", MPIRUN_, "PMIX_NAMESPACE=7"}, 3},
+        {{"OMPI_COMM_WORLD_RANK=0", MPIRUN_, "PMIX_NAMESPACE=8"}, 4},
+        {{"SLURM_PROCID=0", SRUN_}, 0},
+        {{"SLURM_PROCID=0", SRUN_, "SLURM_JOB_ID=1", "SLURM_STEP_ID=23"}, 5},
+        {{"SLURM_PROCID=1", SRUN_, "SLURM_JOB_ID=1", "SLURM_STEP_ID=23"}, 5},
+        {{"SLURM_PROCID=0", SRUN_, "SLURM_JOB_ID=12", "SLURM_STEP_ID=3"}, 6},
+        {{"SLURM_PROCID=0", SRUN_, "SLURM_JOB_ID=1", "SLURM_STEP_ID=24"}, 7},
+    };
+    struct up_launch launch[UP_COUNT(rows)];
+    struct up_error error = {0};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        assert_int_equal(find(rows[i].variables, &launch[i], &error), UP_OK);
+        assert_int_equal(strlen(launch[i].job), rows[i].job ? UP_LAUNCH_HASH - 1 : 0);
+        for (int j = 0; j < i; j++)
+            if (!strcmp(launch[i].job, launch[j].job) != (rows[i].job == rows[j].job))
+                fail_msg("rows %d and %d: %s, %s", j, i, launch[j].job, launch[i].job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_here),           cmocka_unit_test(test_launchers),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_gpus),
-        cmocka_unit_test(test_hash),           cmocka_unit_test(test_trace_path),
+        cmocka_unit_test(test_here),
+        cmocka_unit_test(test_launchers),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_gpus),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_trace_path),
+        cmocka_unit_test(test_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

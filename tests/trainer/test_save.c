@@ -271,6 +271,123 @@ static void test_an_older_save(void **state)
     folder_remove(training.folder);
 }
 
+/* --- The log goes on ------------------------------------------------------------------------- */
+
+static void resume_logged(const struct training *training, const char *save, const char *log,
+                          const char *options)
+{
+    struct words words = {0};
+    char path[PATH];
+    add_training(&words, training, options);
+    add_pair(&words, "--resume", in(path, training->saves, save));
+    add_pair(&words, "--json-log", log);
+    program_run_words(&program, "upipe-train", words.word);
+}
+
+// What a killed run may leave behind the lines that are whole, and what an editor may take.
+static void test_log_goes_on(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *save;
+        int kept;          // of the log's lines
+        const char *added; // behind them; NULL: their last newline is taken away
+    } rows[] = {
+        {"step-00000002", 4, ""},      {"step-00000004", 4, ""},
+        {"step-00000002", 1, ""},      {"step-00000004", 4, "{\"step\":4,\"loss\":5.1,\"gra"},
+        {"step-00000004", 4, "{\"st"}, {"step-00000004", 4, NULL},
+        {"step-00000002", 0, ""}};
+    struct training training;
+    struct words first = {0};
+    static char whole[1 << 14], again[1 << 14];
+    char log[PATH];
+    double loss[6];
+    training_make(&training);
+    add_training(&first, &training, "--steps 4 --save-every 2");
+    add_pair(&first, "--save", training.saves);
+    add_pair(&first, "--json-log", in(log, training.folder, "log"));
+    run_well(&first);
+    file_read(log, whole, sizeof whole);
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char *end = whole;
+        for (int line = 0; line < rows[i].kept; line++) end = strchr(end, '\n') + 1;
+        snprintf(again, sizeof again, "%.*s%s", (int)(end - whole - !rows[i].added), whole,
+                 rows[i].added ? rows[i].added : "");
+        file_write(log, again, strlen(again));
+        resume_logged(&training, rows[i].save, log, "--steps 6");
+        if (program.status) fail_msg("row %d: %s", i, program.err);
+
+        int done = rows[i].save[strlen(rows[i].save) - 1] - '0', kept = up_min(done, rows[i].kept);
+        assert_int_equal(read_losses(log, loss, 6), kept + 6 - done);
+        for (int step = 0; step < 6; step++)
+            assert_int_equal(isnan(loss[step]), step >= kept && step < done);
+        for (end = whole; kept; kept--) end = strchr(end, '\n') + 1;
+        file_read(log, again, sizeof again);
+        assert_memory_equal(again, whole, end - whole);
+    }
+    folder_remove(training.folder);
+}
+
+// In what is no log of steps nothing is cut off, whichever line shows it.
+static void test_no_log_to_go_on_in(void **state)
+{
+    (void)state;
+#define LINE(step_) "{\"step\":" #step_ ",\"loss\":1.5}\n"
+    static const struct {
+        const char *text, *says;
+    } rows[] = {{"a\n", "earlier JSON log to go on in"},
+                {LINE(0) LINE(1) "precious\n", "line 3"},
+                {LINE(0) LINE(1) LINE(7) "precious", "line 4"},
+                {LINE(0) LINE(7) LINE(1), "line 3"},
+                {LINE(0) LINE(0), "line 2"},
+                {"{\"step\":0,\"loss\n" LINE(1), "line 1"},
+                {LINE(0) "{\"loss\":1}\n", "line 2"},
+                {LINE(0) "\n" LINE(1), "line 2"},
+                {LINE(0) LINE("one"), "line 2"}};
+#undef LINE
+    struct training training;
+    char log[PATH], after[256];
+    training_make(&training);
+    train(&training, "--steps 2");
+    in(log, training.folder, "log");
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        file_write(log, rows[i].text, strlen(rows[i].text));
+        resume_logged(&training, "", log, "--steps 3");
+        program_must_refuse(&program, rows[i].says);
+        program_must_refuse(&program, log);
+        file_read(log, after, sizeof after);
+        assert_string_equal(after, rows[i].text);
+    }
+    folder_remove(training.folder);
+}
+
+// What a log holds stays where the run does not begin, or ends at once.
+static void test_log_is_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        int status;
+    } rows[] = {{"--steps 3 --trace /", 2}, {"--steps 2", 0}, {"--steps 3 --save /nowhere/at", 2}};
+    struct training training;
+    struct words first = {0};
+    static char before[1 << 14], after[1 << 14];
+    char log[PATH];
+    training_make(&training);
+    add_training(&first, &training, "--steps 2 --save-every 1");
+    add_pair(&first, "--save", training.saves);
+    add_pair(&first, "--json-log", in(log, training.folder, "log"));
+    run_well(&first);
+    file_read(log, before, sizeof before);
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        resume_logged(&training, rows[i].status ? "step-00000001" : "", log, rows[i].options);
+        assert_int_equal(program.status, rows[i].status);
+        file_read(log, after, sizeof after);
+        assert_string_equal(after, before);
+    }
+    folder_remove(training.folder);
+}
+
 static int64_t query(const char *path, const char *sql)
 {
     sqlite3 *db = NULL;
@@ -340,7 +457,7 @@ static void test_dry(void **state)
 enum { KILL_STEPS = 1000 };
 
 // One more step from the newest save, whose loss must be the straight run's; nothing partial
-// remains.
+// remains. The log tells of every step once, whatever was killed in between.
 static void go_on(const struct training *training, int64_t newest, const double *loss)
 {
     struct words words = {0};
@@ -352,10 +469,11 @@ static void go_on(const struct training *training, int64_t newest, const double 
     add_pair(&words, "--save", training->saves);
     add_pair(&words, "--json-log", in(log, training->folder, "log"));
     run_well(&words);
-    assert_int_equal(read_losses(log, resumed, KILL_STEPS), 1);
-    if (resumed[newest] != loss[newest])
-        fail_msg("step %lld: %.17g, expected %.17g", (long long)newest, resumed[newest],
-                 loss[newest]);
+    assert_int_equal(read_losses(log, resumed, KILL_STEPS), newest + 1);
+    for (int64_t step = 0; step <= newest; step++)
+        if (resumed[step] != loss[step])
+            fail_msg("step %lld: %.17g, expected %.17g", (long long)step, resumed[step],
+                     loss[step]);
     assert_int_equal(up_save_newest(training->saves), newest + 1);
     assert_int_equal(folder_count(training->saves), newest + 1);
 }
@@ -364,11 +482,12 @@ static void go_on(const struct training *training, int64_t newest, const double 
 static void start_and_kill(const struct training *training, bool after_save, int64_t ns)
 {
     struct words words = {0};
-    char out[PATH], err[PATH];
+    char out[PATH], err[PATH], log[PATH];
     int status = 0;
     int64_t newest = up_save_newest(training->saves);
     add_training(&words, training, "--steps 1000000 --save-every 1");
     add_pair(&words, "--save", training->saves);
+    add_pair(&words, "--json-log", in(log, training->folder, "log"));
     if (newest > 0) add_pair(&words, "--resume", training->saves);
     pid_t pid = program_start("upipe-train", words.word, in(out, training->folder, "out"),
                               in(err, training->folder, "err"));
@@ -405,6 +524,164 @@ static void test_killed_at_random(void **state)
         go_on(&training, newest, loss);
     }
     folder_remove(training.folder);
+}
+
+/* --- Told to end ----------------------------------------------------------------------------- */
+
+// Until the trace has tensors of a step that is under way.
+static void await_step(const char *trace, pid_t pid)
+{
+    int64_t count = 0;
+    for (int i = 0; !count; i++) {
+        sqlite3 *db = NULL;
+        sqlite3_stmt *statement = NULL;
+        assert_true(i < 60000 && !waitpid(pid, NULL, WNOHANG));
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        if (!sqlite3_open_v2(trace, &db, SQLITE_OPEN_READONLY, NULL) &&
+            !sqlite3_prepare_v2(db, "SELECT count(*) FROM tensor WHERE step >= 0", -1, &statement,
+                                NULL) &&
+            sqlite3_step(statement) == SQLITE_ROW)
+            count = sqlite3_column_int64(statement, 0);
+        sqlite3_finalize(statement);
+        sqlite3_close(db);
+    }
+}
+
+static void file_has(const char *path, const char *says)
+{
+    char text[4096];
+    file_read(path, text, sizeof text);
+    if (!strstr(text, says)) fail_msg("expected '%s' in: %s", says, text);
+}
+
+static void await_text(const char *path, const char *says)
+{
+    char text[4096] = "";
+    for (int i = 0; !strstr(text, says); i++) {
+        assert_true(i < 60000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        file_read(path, text, sizeof text);
+    }
+}
+
+struct told {
+    struct training training;
+    char trace[PATH], log[PATH], out[PATH], err[PATH];
+    pid_t pid;
+};
+
+static void start_traced(struct told *told, const char *options, bool saves)
+{
+    struct words words = {0};
+    struct training *training = &told->training;
+    training_make(training);
+    file_write_text(training->data, 1 << 17);
+    add_training(&words, training, "--steps 1000000");
+    add_all(&words, options);
+    if (saves) add_pair(&words, "--save", training->saves);
+    add_pair(&words, "--trace", in(told->trace, training->folder, "run.db"));
+    add_pair(&words, "--json-log", in(told->log, training->folder, "log"));
+    told->pid = program_start("upipe-train", words.word, in(told->out, training->folder, "out"),
+                              in(told->err, training->folder, "err"));
+    await_step(told->trace, told->pid);
+}
+
+static int await_end(const struct told *told)
+{
+    int status = 0;
+    assert_int_equal(waitpid(told->pid, &status, 0), told->pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+// The step it is in is finished, logged and saved; the training goes on from there.
+static void test_told_to_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        int number;
+    } rows[] = {{"--seq 256", SIGINT},
+                {"--seq 256 --ranks 3 --fsdp on", SIGTERM},
+                {"--seq 256 --ranks 2 --chaos 4", SIGINT},
+                {"--seq 256 --save-every 1", SIGTERM}};
+    static double loss[KILL_STEPS], straight[KILL_STEPS];
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct told told;
+        struct words more = {0}, whole = {0};
+        char says[128], steps[64], other[PATH], log[PATH];
+        start_traced(&told, rows[i].options, true);
+        const char *saves = told.training.saves;
+        kill(told.pid, rows[i].number);
+        assert_int_equal(await_end(&told), 1);
+        int64_t done = up_save_newest(saves);
+        assert_in_range(done, 1, KILL_STEPS - 3);
+        assert_int_equal(read_losses(told.log, loss, KILL_STEPS), done);
+        file_has(told.err, "told to end: finishes its step, saves and ends");
+        snprintf(says, sizeof says, "interrupted: %lld of 1000000 steps are done and saved, ",
+                 (long long)done);
+        file_has(told.err, says);
+        program_run(&program, "upipe-report", told.trace);
+        assert_int_equal(program.status, 0);
+        assert_non_null(strstr(program.out, says));
+        assert_null(strstr(program.out, "INCOMPLETE"));
+        assert_int_equal(query(told.trace, "SELECT count(*) FROM meta WHERE key = 'complete' AND "
+                                           "value = '1'"),
+                         1);
+        assert_int_equal(query(told.trace, "SELECT max(step) + 1 FROM step WHERE end_ns > 0"),
+                         done);
+
+        snprintf(steps, sizeof steps, "--steps %lld", (long long)done + 2);
+        add_training(&more, &told.training, rows[i].options);
+        add_all(&more, steps);
+        add_pair(&more, "--save", saves);
+        add_pair(&more, "--resume", saves);
+        add_pair(&more, "--json-log", told.log);
+        run_well(&more);
+        add_training(&whole, &told.training, rows[i].options);
+        add_all(&whole, steps);
+        add_pair(&whole, "--save", in(other, told.training.folder, "other"));
+        add_pair(&whole, "--json-log", in(log, told.training.folder, "straight"));
+        run_well(&whole);
+        assert_int_equal(read_losses(told.log, loss, KILL_STEPS), done + 2);
+        assert_int_equal(read_losses(log, straight, KILL_STEPS), done + 2);
+        for (int64_t step = 0; step < done + 2; step++) assert_true(loss[step] == straight[step]);
+        folder_remove(told.training.folder);
+    }
+}
+
+// There is nothing to be saved: it ends within the step.
+static void test_told_without_save(void **state)
+{
+    (void)state;
+    struct told told;
+    start_traced(&told, "--seq 16K --layers 4 --checkpoint block", false);
+    kill(told.pid, SIGINT);
+    assert_int_equal(await_end(&told), 1);
+    file_has(told.err, "upipe-train: interrupted\n");
+    program_run(&program, "upipe-report", told.trace);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "FAILED: interrupted"));
+    folder_remove(told.training.folder);
+}
+
+// A step that takes long is not waited for by whom does not want to; what a launcher says twice
+// counts once.
+static void test_told_again(void **state)
+{
+    (void)state;
+    struct told told;
+    start_traced(&told, "--seq 64K --layers 4 --checkpoint block", true);
+    kill(told.pid, SIGTERM);
+    kill(told.pid, SIGTERM);
+    await_text(told.err, "told to end: finishes its step");
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
+    assert_int_equal(waitpid(told.pid, NULL, WNOHANG), 0);
+    kill(told.pid, SIGTERM);
+    assert_int_equal(await_end(&told), -SIGTERM);
+    program_run(&program, "upipe-report", told.trace);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "INCOMPLETE"));
+    folder_remove(told.training.folder);
 }
 
 // What a killed save leaves goes with the next one, and nothing else does.
@@ -594,9 +871,15 @@ int main(void)
         cmocka_unit_test(test_same_losses),
         cmocka_unit_test(test_when_it_saves),
         cmocka_unit_test(test_an_older_save),
+        cmocka_unit_test(test_log_goes_on),
+        cmocka_unit_test(test_no_log_to_go_on_in),
+        cmocka_unit_test(test_log_is_kept),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_dry),
         cmocka_unit_test(test_killed_at_random),
+        cmocka_unit_test(test_told_to_end),
+        cmocka_unit_test(test_told_without_save),
+        cmocka_unit_test(test_told_again),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_no_space),
         cmocka_unit_test(test_other_runs_refused),

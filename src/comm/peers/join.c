@@ -16,7 +16,7 @@
 
 enum {
     SLICE_MS = 100,    // how often a wait looks whether it is to end
-    STRANGERS = 64,    // connections that have not said who they are
+    STRANGERS = 64,    // beside the run's processes, that have not said who they are
     DEAD_AFTER_S = 30, // of a node that has gone without a word
     SEND_LIMIT_S = 5,  // messages are few and short: who takes none is dead
     CONNECT_LIMIT_MS = 5000
@@ -203,9 +203,29 @@ static enum up_status check_stop(const struct waiting *waiting, struct up_error 
 struct reception {
     struct up_peers *peers;
     int listener, missing;
-    struct up_peer *stranger; // STRANGERS
+    int places;               // at the door: all processes may come at once, and others
+    struct up_peer *stranger; // [places]
     struct pollfd *at;        // the listener, the strangers, the processes that are here
 };
+
+// The hash and the job, as a hello has them.
+static void write_words(const struct up_peers_place *place, char text[UP_PEERS_TEXT])
+{
+    snprintf(text, UP_PEERS_TEXT, "%s %s", place->hash, place->job ? place->job : "");
+}
+
+static bool is_of_another_job(const struct up_peers_place *place, const char *words)
+{
+    const char *job = words + strcspn(words, " ");
+    if (!place->job || !*place->job || !*job || !job[1]) return false;
+    return strcmp(job + 1, place->job) != 0;
+}
+
+static bool has_hash(const struct up_peers_place *place, const char *words)
+{
+    size_t length = strlen(place->hash);
+    return strcspn(words, " ") == length && !strncmp(words, place->hash, length);
+}
 
 // What is wrong with who said hello; NULL if nothing. *fatal: with the whole run, then.
 static const char *objection(const struct reception *reception, const struct up_peers_message *said,
@@ -213,6 +233,9 @@ static const char *objection(const struct reception *reception, const struct up_
 {
     const struct up_peers_place *place = &reception->peers->place;
     *fatal = false;
+    if (is_of_another_job(place, said->text))
+        return "process 0 was launched with another run, which has this port, and MASTER_PORT may "
+               "choose others";
     if (said->last != place->processes)
         return "process 0 expects another number of processes: another run has this port, and "
                "MASTER_PORT may choose others";
@@ -220,7 +243,7 @@ static const char *objection(const struct reception *reception, const struct up_
         reception->peers->peer[said->number].fd >= 0)
         return "process 0 has one of this number: another run has this port, and MASTER_PORT may "
                "choose others";
-    *fatal = strcmp(said->text, place->hash) != 0;
+    *fatal = !has_hash(place, said->text);
     return *fatal ? "expected the options of process 0, and the same steps done before: processes "
                     "of one run differ in paths alone"
                   : NULL;
@@ -250,18 +273,19 @@ static enum up_status receive_hello(struct reception *reception, struct up_peer 
     return UP_OK;
 }
 
-// A full house shows out whoever came first.
+// A full house shows out whoever came first; if that is one of the run's, it comes again.
 static void let_in(struct reception *reception)
 {
     int place = 0, fd = accept(reception->listener, NULL, NULL);
     if (fd < 0) return;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    while (place < STRANGERS && reception->stranger[place].fd >= 0) place++;
-    if (place == STRANGERS) {
+    while (place < reception->places && reception->stranger[place].fd >= 0) place++;
+    if (place == reception->places) {
+        up_peers_send(reception->stranger[0].fd, UP_PEERS_FULL, 0, 0, 0, NULL);
         hang_up(&reception->stranger[0]);
-        memmove(reception->stranger, reception->stranger + 1,
-                (STRANGERS - 1) * sizeof *reception->stranger);
         place--;
+        memmove(reception->stranger, reception->stranger + 1,
+                (size_t)place * sizeof *reception->stranger);
     }
     reception->stranger[place] = (struct up_peer){.fd = fd};
 }
@@ -279,17 +303,17 @@ static enum up_status receive_once(struct reception *reception, struct up_error 
 {
     enum up_status rc = UP_OK;
     struct up_peers *peers = reception->peers;
-    struct pollfd *stranger = reception->at + 1, *here = stranger + STRANGERS;
-    int processes = peers->place.processes;
+    int processes = peers->place.processes, places = reception->places;
+    struct pollfd *stranger = reception->at + 1, *here = stranger + places;
     reception->at[0] = (struct pollfd){.fd = reception->listener, .events = POLLIN};
-    for (int i = 0; i < STRANGERS; i++)
+    for (int i = 0; i < places; i++)
         stranger[i] = (struct pollfd){.fd = reception->stranger[i].fd, .events = POLLIN};
     for (int i = 0; i < processes; i++)
         here[i] = (struct pollfd){.fd = peers->peer[i].fd, .events = POLLIN};
-    if (poll(reception->at, (nfds_t)(1 + STRANGERS + processes), SLICE_MS) <= 0) return UP_OK;
+    if (poll(reception->at, (nfds_t)(1 + places + processes), SLICE_MS) <= 0) return UP_OK;
     for (int i = 0; i < processes; i++)
         if (here[i].revents) UP_TRY(check_here(peers, i, err));
-    for (int i = 0; i < STRANGERS; i++)
+    for (int i = 0; i < places; i++)
         if (stranger[i].revents) UP_TRY(receive_hello(reception, &reception->stranger[i], err));
     if (reception->at[0].revents) let_in(reception);
 out:
@@ -328,16 +352,17 @@ out:
 static enum up_status receive_peers(struct up_peers *peers, struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    int processes = peers->place.processes, places = processes + STRANGERS;
     struct reception reception = {
-        .peers = peers, .listener = -1, .missing = peers->place.processes - 1};
-    reception.stranger = calloc(STRANGERS, sizeof *reception.stranger);
-    reception.at = calloc(1 + STRANGERS + (size_t)peers->place.processes, sizeof *reception.at);
-    for (int i = 0; reception.stranger && i < STRANGERS; i++) reception.stranger[i].fd = -1;
+        .peers = peers, .listener = -1, .missing = processes - 1, .places = places};
+    reception.stranger = calloc((size_t)places, sizeof *reception.stranger);
+    reception.at = calloc((size_t)(1 + places + processes), sizeof *reception.at);
+    for (int i = 0; reception.stranger && i < places; i++) reception.stranger[i].fd = -1;
     if (!reception.stranger || !reception.at) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(open_listener(&peers->place, &reception.listener, err));
     UP_TRY(receive_all(&reception, err));
 out:
-    for (int i = 0; reception.stranger && i < STRANGERS; i++) hang_up(&reception.stranger[i]);
+    for (int i = 0; reception.stranger && i < places; i++) hang_up(&reception.stranger[i]);
     if (reception.listener >= 0) close(reception.listener);
     free(reception.stranger);
     free(reception.at);
@@ -360,14 +385,14 @@ static int connect_once(const struct up_peers_place *place, struct up_error *err
     return fd;
 }
 
-static enum up_status reach(const struct up_peers_place *place, int *fd, struct up_error *err)
+static enum up_status reach(const struct waiting *waiting, int *fd, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct waiting waiting = wait_for(place, place->limit_s);
+    const struct up_peers_place *place = waiting->place;
     struct up_error why = {0};
     while ((*fd = connect_once(place, &why)) < 0) {
-        UP_TRY(check_stop(&waiting, err));
-        if (is_over(&waiting))
+        UP_TRY(check_stop(waiting, err));
+        if (is_over(waiting))
             UP_TRY(up_fail(err, UP_FAILED, "%s (tried for %.0f s)", why.text, place->limit_s));
         poll(NULL, 0, SLICE_MS);
     }
@@ -382,6 +407,7 @@ static enum up_status answer(const struct up_peer *first, const struct up_peers_
     const struct up_peers_message *said = &first->message;
     switch (said->kind) {
     case UP_PEERS_START:
+    case UP_PEERS_FULL:
         return UP_OK;
     case UP_PEERS_REFUSED:
         return up_fail(err, UP_USAGE, "process %d: %s", place->process, said->text);
@@ -392,8 +418,9 @@ static enum up_status answer(const struct up_peer *first, const struct up_peers_
     }
 }
 
-// Process 0 began to wait before this one had reached it, and gives up in time.
-static enum up_status await_start(struct up_peers *peers, struct up_error *err)
+// Process 0 began to wait before this one had reached it, and gives up in time. *again: it had no
+// room at the door.
+static enum up_status await_start(struct up_peers *peers, bool *again, struct up_error *err)
 {
     const struct up_peers_place *place = &peers->place;
     struct up_peer *first = &peers->peer[0];
@@ -404,6 +431,7 @@ static enum up_status await_start(struct up_peers *peers, struct up_error *err)
         if (rc) return rc;
         enum up_peers_read read =
             poll(&at, 1, SLICE_MS) > 0 ? up_peers_receive(first) : UP_PEERS_WAIT;
+        *again = read == UP_PEERS_WHOLE && first->message.kind == UP_PEERS_FULL;
         if (read == UP_PEERS_WHOLE) return answer(first, place, err);
         if (read == UP_PEERS_OVER)
             return up_fail(err, UP_FAILED,
@@ -416,14 +444,34 @@ static enum up_status await_start(struct up_peers *peers, struct up_error *err)
     }
 }
 
+static enum up_status step_back(const struct waiting *waiting, struct up_peer *first,
+                                struct up_error *err)
+{
+    const struct up_peers_place *place = waiting->place;
+    hang_up(first);
+    if (is_over(waiting))
+        return up_fail(err, UP_FAILED,
+                       "too many are at %s, port %d, for process 0 to listen to (tried for %.0f s)",
+                       place->address, place->port, place->limit_s);
+    poll(NULL, 0, SLICE_MS);
+    return UP_OK;
+}
+
 static enum up_status reach_first(struct up_peers *peers, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     const struct up_peers_place *place = &peers->place;
-    UP_TRY(reach(place, &peers->peer[0].fd, err));
-    up_peers_send(peers->peer[0].fd, UP_PEERS_HELLO, place->process, 0, place->processes,
-                  place->hash);
-    UP_TRY(await_start(peers, err));
+    struct waiting waiting = wait_for(place, place->limit_s);
+    struct up_peer *first = &peers->peer[0];
+    char words[UP_PEERS_TEXT];
+    bool again = true;
+    write_words(place, words);
+    while (again) {
+        UP_TRY(reach(&waiting, &first->fd, err));
+        up_peers_send(first->fd, UP_PEERS_HELLO, place->process, 0, place->processes, words);
+        UP_TRY(await_start(peers, &again, err));
+        if (again) UP_TRY(step_back(&waiting, first, err));
+    }
 out:
     return rc;
 }

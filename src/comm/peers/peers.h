@@ -18,17 +18,19 @@ struct up_peers_place {
     int groups;          // of ranks, that up_peers_comms_create will be asked for
     const char *address; // of process 0: a name, or a number of IPv4 or IPv6
     int port;
-    const char *hash;         // of what all must agree on: at most 31 characters
-    double limit_s;           // within which all must have come
+    const char *hash; // of what all must agree on: at most 31 characters, none a blank
+    const char *job;  // the launcher's word for this run, likewise; NULL or "": none is known
+    double limit_s;   // within which all must have come
     volatile const int *stop; // set by someone: the waiting ends; NULL: nobody
     // (optional) called once when all has been aborted, on some thread, with one line
     void (*aborted)(void *context, const char *reason);
     void *context;
 };
 
-/* Returns when all processes have come. UP_USAGE where another was given other options; UP_FAILED
- * where one does not come, the port is taken, or the wait was ended. Nobody but process 0 need be
- * there first. */
+/* Returns when all processes have come. UP_USAGE where another was given other options, and in a
+ * process that came to another run's process 0, to which it does nothing where both know their
+ * jobs; UP_FAILED where one does not come, the port is taken, or the wait was ended. Nobody but
+ * process 0 need be there first. */
 enum up_status up_peers_join(const struct up_peers_place *place, struct up_peers **peers,
                              struct up_error *err);
 

@@ -6,11 +6,12 @@
 
 #include <pthread.h>
 
-#define UP_PEERS_MAGIC 0x3173726565707075u // "uppeers1": its last byte is the version
+#define UP_PEERS_MAGIC 0x3273726565707075u // "uppeers2": its last byte is the version
 
 enum up_peers_kind {
-    UP_PEERS_HELLO = 1, // to process 0: who I am; number, last = processes, text = hash
+    UP_PEERS_HELLO = 1, // to process 0: who I am; number, last = processes, text = hash, job
     UP_PEERS_REFUSED,   // back: what was wrong with that
+    UP_PEERS_FULL,      // back: too many are at the door, come again
     UP_PEERS_START,     // back: all have come
     UP_PEERS_ARRIVED,   // to process 0: my ranks of a group, which has processes first..last
     UP_PEERS_RELEASED,  // back: so have the others'
@@ -19,12 +20,14 @@ enum up_peers_kind {
     UP_PEERS_KINDS
 };
 
+enum { UP_PEERS_TEXT = 488 };
+
 /* All that is said is of this form; between machines of one byte order, which the magic shows. */
 struct up_peers_message {
     uint64_t magic;
     uint32_t kind;
     int32_t number, first, last; // group or process
-    char text[488];
+    char text[UP_PEERS_TEXT];
 };
 
 /* A connection, and what has come of its next message. */
@@ -54,7 +57,7 @@ struct up_peers {
     bool stopping; // the thread is to end
     int wake;      // an eventfd that wakes it
     bool aborted, told;
-    char reason[488];
+    char reason[UP_PEERS_TEXT];
     struct up_peer *peer;         // per process; only those this one is connected with are open
     struct up_peers_group *group; // [0] of the processes, then the ranks' groups
 };
