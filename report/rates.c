@@ -175,7 +175,7 @@ static struct up_rate attention_rate(struct lesson *lesson, int sort, double mem
  * which the rates explain the times best.
  */
 
-enum { MOST_WAYS = 64 };
+enum { MOST_WAYS = 256 };
 // What moves bytes more slowly than this share of memory's pace is held up by something else.
 static const double least_pace = 0.4;
 // Of all products' time what a pace of their own has to explain to be believed.
@@ -207,17 +207,21 @@ static void gather_products(const struct lesson *lesson, struct products *produc
         qsort(products->items, (size_t)products->count, sizeof *products->items, by_intensity);
 }
 
-// FLOP/s of the first products, or bytes/s of the last ones.
-static struct up_rate product_rate(struct lesson *lesson, const struct products *products,
+// What all of them together reach: shapes differ, and it is the sum of their times that counts.
+static struct up_rate product_rate(const struct lesson *lesson, const struct products *products,
                                    int64_t begin, int64_t end, bool bytes)
 {
-    lesson->voted = 0;
+    double amount = 0, seconds = 0;
+    int64_t samples = 0;
     for (int64_t i = begin; i < end; i++) {
         const struct alike *product = &products->items[i];
-        double seconds = work_s(lesson, product);
-        vote(lesson, (bytes ? product->bytes : product->flops) / seconds, seconds, product->count);
+        double times = (double)product->count;
+        amount += (bytes ? product->bytes : product->flops) * times;
+        seconds += work_s(lesson, product) * times;
+        samples += product->count;
     }
-    return median_by_time(lesson);
+    double rate = amount / seconds;
+    return rate > 0 && rate < 0x1p60 ? (struct up_rate){rate, samples} : (struct up_rate){NAN, 0};
 }
 
 // By how many seconds the times are missed in all.
@@ -234,7 +238,8 @@ static double missed_s(const struct lesson *lesson, const struct products *produ
 }
 
 // Without thin ones their pace is not learnt, and memory's stands for it.
-static void learn_products(struct lesson *lesson, struct products *products, struct up_rates *rates)
+static void learn_products(const struct lesson *lesson, struct products *products,
+                           struct up_rates *rates)
 {
     struct up_rate *flops = &rates->of[UP_FIGURE_MATMUL];
     double memory = rates->of[UP_FIGURE_MEMORY].value;
