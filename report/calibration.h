@@ -18,11 +18,11 @@ struct up_timed_list {
     int64_t count, capacity;
 };
 
-/* A rate is the median over the work of its sort that was bound by it, weighted by time and with
- * the time of a launch taken off: work that took about as long as a launch is bound by that. Of
- * products, whose shapes differ, it is the mean; those that have fewest operations for their bytes
- * may be bound by memory, which has a pace of its own for them. Work that is alike counts as its
- * median, collectives as their shortest. */
+/* A rate is the mean over the work of its sort that was bound by it, of copies and collectives the
+ * median, weighted by time and with the time of a launch taken off: work that took about as long as
+ * a launch is bound by that. Products that have fewest operations for their bytes may be bound by
+ * memory, which has a pace of its own for them. Work that is alike counts as its median,
+ * collectives as their shortest. */
 struct up_rate {
     double value;    // NaN: it cannot be told
     int64_t samples; // that it is learnt from

@@ -95,9 +95,16 @@ static void take(struct calibration *c, enum up_machine_figure figure, double va
 // Of what the work timed a rate is.
 static const char *statistic(int figure)
 {
-    if (figure == UP_FIGURE_LAUNCH) return "lower quartile";
-    bool products = figure == UP_FIGURE_MATMUL || figure == UP_FIGURE_MATMUL_PACE;
-    return products ? "mean by time" : "median by time";
+    switch (figure) {
+    case UP_FIGURE_LAUNCH:
+        return "lower quartile";
+    case UP_FIGURE_TO_HOST:
+    case UP_FIGURE_FROM_HOST:
+    case UP_FIGURE_LINK:
+        return "median by time";
+    default:
+        return "mean by time";
+    }
 }
 
 static void take_rates(struct calibration *c)

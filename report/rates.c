@@ -85,20 +85,36 @@ static void vote(struct lesson *lesson, double value, double seconds, int64_t co
         lesson->votes[lesson->voted++] = (struct vote){value, seconds * (double)count, count};
 }
 
+static int64_t samples(const struct lesson *lesson)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < lesson->voted; i++) count += lesson->votes[i].count;
+    return count;
+}
+
+// Shapes differ in how near they come to a machine's best, and it is the sum of their times that a
+// forecast is to meet.
+static struct up_rate mean_by_time(const struct lesson *lesson)
+{
+    double amount = 0, seconds = 0;
+    for (int64_t i = 0; i < lesson->voted; i++) {
+        amount += lesson->votes[i].value * lesson->votes[i].seconds;
+        seconds += lesson->votes[i].seconds;
+    }
+    double mean = amount / seconds;
+    if (!(mean < 0x1p60)) return (struct up_rate){NAN, 0}; // no votes, or an absurd sum
+    return (struct up_rate){mean, samples(lesson)};
+}
+
 static struct up_rate median_by_time(struct lesson *lesson)
 {
     double all = 0, below = 0;
-    struct up_rate rate = {NAN, 0};
-    if (!lesson->voted) return rate;
+    if (!lesson->voted) return (struct up_rate){NAN, 0};
     qsort(lesson->votes, (size_t)lesson->voted, sizeof *lesson->votes, by_value);
-    for (int64_t i = 0; i < lesson->voted; i++) {
-        all += lesson->votes[i].seconds;
-        rate.samples += lesson->votes[i].count;
-    }
+    for (int64_t i = 0; i < lesson->voted; i++) all += lesson->votes[i].seconds;
     int64_t at = 0;
     while (at + 1 < lesson->voted && (below += lesson->votes[at].seconds) < all / 2) at++;
-    rate.value = lesson->votes[at].value;
-    return rate;
+    return (struct up_rate){lesson->votes[at].value, samples(lesson)};
 }
 
 static bool is_kernel(int sort)
@@ -144,7 +160,7 @@ static struct up_rate bytes_rate(struct lesson *lesson, int sort)
         if (alike->sort == sort && has_say(lesson, alike))
             vote(lesson, alike->bytes / seconds, seconds, alike->count);
     }
-    return median_by_time(lesson);
+    return is_kernel(sort) ? mean_by_time(lesson) : median_by_time(lesson);
 }
 
 // Whether it took what memory takes for its bytes; not where bytes or the rate are not known. What
@@ -164,7 +180,7 @@ static struct up_rate attention_rate(struct lesson *lesson, int sort, double mem
             !bound_by_memory(lesson, alike, memory))
             vote(lesson, alike->flops / seconds, seconds, alike->count);
     }
-    return median_by_time(lesson);
+    return mean_by_time(lesson);
 }
 
 /* --- Products ----------------------------------------------------------------------------------
@@ -207,21 +223,17 @@ static void gather_products(const struct lesson *lesson, struct products *produc
         qsort(products->items, (size_t)products->count, sizeof *products->items, by_intensity);
 }
 
-// What all of them together reach: shapes differ, and it is the sum of their times that counts.
-static struct up_rate product_rate(const struct lesson *lesson, const struct products *products,
+// FLOP/s of the products from `begin` to `end`, or bytes/s.
+static struct up_rate product_rate(struct lesson *lesson, const struct products *products,
                                    int64_t begin, int64_t end, bool bytes)
 {
-    double amount = 0, seconds = 0;
-    int64_t samples = 0;
+    lesson->voted = 0;
     for (int64_t i = begin; i < end; i++) {
         const struct alike *product = &products->items[i];
-        double times = (double)product->count;
-        amount += (bytes ? product->bytes : product->flops) * times;
-        seconds += work_s(lesson, product) * times;
-        samples += product->count;
+        double seconds = work_s(lesson, product);
+        vote(lesson, (bytes ? product->bytes : product->flops) / seconds, seconds, product->count);
     }
-    double rate = amount / seconds;
-    return rate > 0 && rate < 0x1p60 ? (struct up_rate){rate, samples} : (struct up_rate){NAN, 0};
+    return mean_by_time(lesson);
 }
 
 // By how many seconds the times are missed in all.
@@ -238,8 +250,7 @@ static double missed_s(const struct lesson *lesson, const struct products *produ
 }
 
 // Without thin ones their pace is not learnt, and memory's stands for it.
-static void learn_products(const struct lesson *lesson, struct products *products,
-                           struct up_rates *rates)
+static void learn_products(struct lesson *lesson, struct products *products, struct up_rates *rates)
 {
     struct up_rate *flops = &rates->of[UP_FIGURE_MATMUL];
     double memory = rates->of[UP_FIGURE_MEMORY].value;
@@ -282,7 +293,6 @@ static struct up_rate launch_time(struct lesson *lesson, const struct up_rates *
                                   double shortest_s)
 {
     int64_t below = 0, at = 0;
-    struct up_rate rate = {NAN, 0};
     lesson->voted = 0;
     for (int64_t i = 0; i < lesson->count; i++) {
         const struct alike *alike = &lesson->alike[i];
@@ -290,12 +300,10 @@ static struct up_rate launch_time(struct lesson *lesson, const struct up_rates *
         double work = forecast_s(alike, rates);
         if (work < shortest_s / 2) vote(lesson, alike->seconds - work, 1, alike->count);
     }
-    if (!lesson->voted) return rate;
+    if (!lesson->voted) return (struct up_rate){NAN, 0};
     qsort(lesson->votes, (size_t)lesson->voted, sizeof *lesson->votes, by_value);
-    for (int64_t i = 0; i < lesson->voted; i++) rate.samples += lesson->votes[i].count;
-    while ((below += lesson->votes[at].count) <= rate.samples / 4) at++;
-    rate.value = lesson->votes[at].value;
-    return rate;
+    while ((below += lesson->votes[at].count) <= samples(lesson) / 4) at++;
+    return (struct up_rate){lesson->votes[at].value, samples(lesson)};
 }
 
 // The shortest of all kernels; infinite where there is none.

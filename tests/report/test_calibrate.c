@@ -155,6 +155,7 @@ static void test_odd_numbers(void **state)
         {UP_COST_POINTWISE, 1e-9, 0, 1e300}, {UP_COST_POINTWISE, 1e300, NAN, 1},
         {UP_COST_MATMUL, 1e-300, -1, NAN},   {UP_COST_MATMUL, 10, INFINITY, INFINITY},
         {UP_COST_COLLECTIVE, 10, 0, -1e300}, {UP_SORT_TO_HOST, INFINITY, 0, 0},
+        {UP_COST_ADAMW, 1e300, 0, 1.7e308},  {UP_COST_ADAMW, 1.1e300, 0, 1.6e308},
     };
     struct up_rates rates = learn(items, UP_COUNT(items));
     for (int i = 0; i < UP_FIGURE_COUNT; i++)
