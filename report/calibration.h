@@ -2,22 +2,14 @@
 #ifndef UP_REPORT_CALIBRATION_H
 #define UP_REPORT_CALIBRATION_H
 
+#include "device/device.h"
 #include "report/query.h"
 #include "trainer/figures.h"
 
-/* A piece of work that was timed. */
-enum up_work_sort {
-    UP_SORT_MATMUL, // up to pointwise as rerun.h's
-    UP_SORT_ATTENTION_FORWARD,
-    UP_SORT_ATTENTION_BACKWARD,
-    UP_SORT_POINTWISE,
-    UP_SORT_TO_HOST,
-    UP_SORT_FROM_HOST,
-    UP_SORT_COLLECTIVE,
-    UP_SORT_COUNT
-};
+/* A piece of work that was timed: of an enum up_cost_class, or a copy. */
+enum up_copy_sort { UP_SORT_TO_HOST = UP_COST_CLASS_COUNT, UP_SORT_FROM_HOST };
 struct up_timed {
-    enum up_work_sort sort;
+    int sort;
     double seconds, flops;
     double bytes; // NaN where they are not known
 };
@@ -26,13 +18,14 @@ struct up_timed_list {
     int64_t count, capacity;
 };
 
-/* A rate is the median over the work of its sort that was bound by it, weighted by time: work that
- * took about as long as the shortest of all is bound by its launch, and products that took as long
- * as memory takes for their bytes by memory. Work that is alike counts as its median,
+/* A rate is the mean over the work of its sort that was bound by it, of copies and collectives the
+ * median, weighted by time and with the time of a launch taken off: work that took about as long as
+ * a launch is bound by that. Products that have fewest operations for their bytes may be bound by
+ * memory, which has a pace of its own for them. Work that is alike counts as its median,
  * collectives as their shortest. */
 struct up_rate {
     double value;    // NaN: it cannot be told
-    int64_t samples; // that it is the median of
+    int64_t samples; // that it is learnt from
 };
 struct up_rates {
     struct up_rate of[UP_FIGURE_COUNT]; // of capacities: always NaN

@@ -92,12 +92,26 @@ static void take(struct calibration *c, enum up_machine_figure figure, double va
     c->learnt[figure] = true;
 }
 
+// Of what the work timed a rate is.
+static const char *statistic(int figure)
+{
+    switch (figure) {
+    case UP_FIGURE_LAUNCH:
+        return "lower quartile";
+    case UP_FIGURE_TO_HOST:
+    case UP_FIGURE_FROM_HOST:
+    case UP_FIGURE_LINK:
+        return "median by time";
+    default:
+        return "mean by time";
+    }
+}
+
 static void take_rates(struct calibration *c)
 {
     for (int i = 0; i < UP_FIGURE_COUNT; i++) {
         const struct up_rate *rate = &c->rates.of[i];
-        take(c, (enum up_machine_figure)i, rate->value, rate->samples,
-             i == UP_FIGURE_LAUNCH ? "lower quartile" : "median by time");
+        take(c, (enum up_machine_figure)i, rate->value, rate->samples, statistic(i));
     }
 }
 
@@ -238,9 +252,8 @@ static void emit_source(struct up_emitter *emitter, const struct calibration *c,
              figure == UP_FIGURE_DEVICE_BYTES ? "what the device could hold"
                                               : "what it held of a device");
     if (c->rates.of[figure].samples)
-        snprintf(text, sizeof text, "%s, %lld step%s",
-                 figure == UP_FIGURE_LAUNCH ? "lower quartile" : "median by time",
-                 (long long)c->timed.steps, c->timed.steps == 1 ? "" : "s");
+        snprintf(text, sizeof text, "%s, %lld step%s", statistic(figure), (long long)c->timed.steps,
+                 c->timed.steps == 1 ? "" : "s");
     else if (!c->learnt[figure])
         snprintf(text, sizeof text, "of %s: the run does not tell", c->base.name);
     up_emit_text(emitter, "source", NULL, c->sources.text[figure]);

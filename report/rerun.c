@@ -52,20 +52,6 @@ struct listener {
     volatile int stop;
 };
 
-static enum up_rerun_sort sort_of(enum up_cost_class class)
-{
-    switch (class) {
-    case UP_COST_MATMUL:
-        return UP_RERUN_MATMUL;
-    case UP_COST_ATTENTION_FORWARD:
-        return UP_RERUN_ATTENTION_FORWARD;
-    case UP_COST_ATTENTION_BACKWARD:
-        return UP_RERUN_ATTENTION_BACKWARD;
-    default:
-        return UP_RERUN_POINTWISE;
-    }
-}
-
 static void note(struct listener *l, const struct up_cost *cost)
 {
     struct up_rerun *rerun = l->rerun;
@@ -80,8 +66,7 @@ static void note(struct listener *l, const struct up_cost *cost)
         }
         rerun->costs = grown;
     }
-    rerun->costs[rerun->count++] =
-        (struct up_rerun_cost){sort_of(cost->class), cost->flops, cost->bytes};
+    rerun->costs[rerun->count++] = *cost;
     if (l->most && rerun->count > l->most) l->stop = 1;
 }
 

@@ -4,6 +4,7 @@
 #ifndef UP_REPORT_RERUN_H
 #define UP_REPORT_RERUN_H
 
+#include "device/device.h"
 #include "trainer/figures.h"
 
 /* What meta says of the configuration. */
@@ -14,20 +15,9 @@ struct up_rerun_of {
     int64_t rank;
 };
 
-enum up_rerun_sort {
-    UP_RERUN_MATMUL,
-    UP_RERUN_ATTENTION_FORWARD,
-    UP_RERUN_ATTENTION_BACKWARD,
-    UP_RERUN_POINTWISE
-};
-struct up_rerun_cost {
-    enum up_rerun_sort sort;
-    double flops, bytes;
-};
-
 /* The operations of a step in the order in which they were given, collectives and copies apart. */
 struct up_rerun {
-    struct up_rerun_cost *costs; // owned
+    struct up_cost *costs; // owned
     int64_t count;
     double step_s; // of a step after the first, on the machine; its tensors placed as a run's are
 };

@@ -76,12 +76,12 @@ out:
 /* --- Kernels -----------------------------------------------------------------------------------
  */
 
-static enum up_work_sort sort_of_name(const char *name)
+// Of what only moves bytes the name does not tell the class.
+static enum up_cost_class class_of_name(const char *name)
 {
-    if (!strcmp(name, "matmul")) return UP_SORT_MATMUL;
-    if (!strcmp(name, "attention_forward")) return UP_SORT_ATTENTION_FORWARD;
-    if (!strcmp(name, "attention_backward")) return UP_SORT_ATTENTION_BACKWARD;
-    return UP_SORT_POINTWISE;
+    int i = 0;
+    while (i < UP_COST_POINTWISE && strcmp(name, up_cost_class_names[i]) != 0) i++;
+    return (enum up_cost_class)i;
 }
 
 // Rows of the ended steps ?2 to ?3 of rank ?1, in the order in which their work was given.
@@ -92,14 +92,14 @@ static const char kernel_sql[] =
     " AND s.end_ns IS NOT NULL AND s.same_as_step IS NULL ORDER BY k.step, k.id";
 
 // The cost of a step's n-th operation, if it is the same as the recorded one.
-static const struct up_rerun_cost *cost_of(const struct up_rerun *rerun, int64_t n, double flops,
-                                           const char *name)
+static const struct up_cost *cost_of(const struct up_rerun *rerun, int64_t n, double flops,
+                                     const char *name)
 {
     if (n >= rerun->count) return NULL;
-    const struct up_rerun_cost *cost = &rerun->costs[n];
+    const struct up_cost *cost = &rerun->costs[n];
     bool same = fabs(cost->flops - flops) <= 1e-6 * cost->flops || cost->flops == flops;
-    // Both enums begin with the same four.
-    return same && (int)cost->sort == (int)sort_of_name(name) ? cost : NULL;
+    enum up_cost_class class = up_min(cost->class, UP_COST_POINTWISE);
+    return same && class == class_of_name(name) ? cost : NULL;
 }
 
 // Adds the kernels; *matched tells whether every step is the dry one's, operation for operation.
@@ -125,11 +125,11 @@ static enum up_status read_kernels(const struct up_run *run, const struct stretc
         step = up_query_integer(&query, 0, UP_NONE);
         up_query_copy(&query, 1, name, sizeof name);
         double seconds = up_query_real(&query, 2), flops = up_query_real(&query, 3);
-        const struct up_rerun_cost *cost = cost_of(rerun, n, isfinite(flops) ? flops : 0, name);
+        const struct up_cost *cost = cost_of(rerun, n, isfinite(flops) ? flops : 0, name);
         *matched &= cost != NULL;
         if (!(seconds > 0)) continue;
         UP_TRY(add(list,
-                   (struct up_timed){.sort = sort_of_name(name),
+                   (struct up_timed){.sort = cost ? cost->class : class_of_name(name),
                                      .seconds = seconds,
                                      .flops = isfinite(flops) ? flops : 0,
                                      .bytes = cost ? cost->bytes : NAN},
@@ -181,8 +181,7 @@ static const char other_sql[] =
 static enum up_status read_others(const struct up_run *run, const struct stretch *stretch,
                                   struct up_timed_list *list, struct up_error *err)
 {
-    static const enum up_work_sort sorts[] = {UP_SORT_TO_HOST, UP_SORT_FROM_HOST,
-                                              UP_SORT_COLLECTIVE};
+    static const int sorts[] = {UP_SORT_TO_HOST, UP_SORT_FROM_HOST, UP_COST_COLLECTIVE};
     enum up_status rc = UP_OK;
     struct up_query query = {0};
     bool row;

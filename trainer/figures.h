@@ -15,6 +15,13 @@ enum up_machine_figure {
     UP_FIGURE_TO_HOST,
     UP_FIGURE_FROM_HOST,
     UP_FIGURE_LINK,
+    UP_FIGURE_MATMUL_PACE, // bytes/s of classes of work that have their own; 0: memory's
+    UP_FIGURE_NORM_FORWARD,
+    UP_FIGURE_NORM_BACKWARD,
+    UP_FIGURE_ROPE,
+    UP_FIGURE_EMBED_BACKWARD,
+    UP_FIGURE_CROSS_ENTROPY,
+    UP_FIGURE_ADAMW,
     UP_FIGURE_LAUNCH,       // seconds
     UP_FIGURE_NODE_DEVICES, // that share a host
     UP_FIGURE_CONTEXT,      // bytes that libraries take on each device: struct up_machine

@@ -30,6 +30,10 @@ static const struct figure {
     {                                                                                              \
         name, offsetof(struct up_machine, field), false, true                                      \
     }
+#define PACE(name, class)                                                                          \
+    {                                                                                              \
+        name "_bytes_per_s", offsetof(struct up_machine, pace[class]), false, false                \
+    }
     [UP_FIGURE_DEVICE_BYTES] = BYTES(device_bytes),
     [UP_FIGURE_HOST_BYTES] = BYTES(host_bytes),
     [UP_FIGURE_MATMUL] = RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
@@ -41,6 +45,13 @@ static const struct figure {
     [UP_FIGURE_TO_HOST] = RATE("to_host_bytes_per_s", to_host_bytes_per_s),
     [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
     [UP_FIGURE_LINK] = RATE("link_bytes_per_s", link_bytes_per_s),
+    [UP_FIGURE_MATMUL_PACE] = PACE("matmul", UP_COST_MATMUL),
+    [UP_FIGURE_NORM_FORWARD] = PACE("norm_forward", UP_COST_NORM_FORWARD),
+    [UP_FIGURE_NORM_BACKWARD] = PACE("norm_backward", UP_COST_NORM_BACKWARD),
+    [UP_FIGURE_ROPE] = PACE("rope", UP_COST_ROPE),
+    [UP_FIGURE_EMBED_BACKWARD] = PACE("embed_backward", UP_COST_EMBED_BACKWARD),
+    [UP_FIGURE_CROSS_ENTROPY] = PACE("cross_entropy", UP_COST_CROSS_ENTROPY),
+    [UP_FIGURE_ADAMW] = PACE("adamw", UP_COST_ADAMW),
     [UP_FIGURE_LAUNCH] = RATE("launch_s", launch_s),
     [UP_FIGURE_NODE_DEVICES] = BYTES(node_devices),
     [UP_FIGURE_CONTEXT] = BYTES(context_bytes),
@@ -50,6 +61,7 @@ static const struct figure {
     [UP_FIGURE_NCCL_RANK] = BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
+#undef PACE
 };
 
 bool up_figure_is_whole(enum up_machine_figure figure)

@@ -3,7 +3,18 @@
 const char *const up_device_kind_names[UP_DEVICE_KIND_COUNT] = {"cpu", "cuda", "dry"};
 
 const char *const up_cost_class_names[UP_COST_CLASS_COUNT] = {
-    "matmul", "attention_forward", "attention_backward", "pointwise", "collective"};
+    [UP_COST_MATMUL] = "matmul",
+    [UP_COST_ATTENTION_FORWARD] = "attention_forward",
+    [UP_COST_ATTENTION_BACKWARD] = "attention_backward",
+    [UP_COST_POINTWISE] = "pointwise",
+    [UP_COST_NORM_FORWARD] = "norm_forward",
+    [UP_COST_NORM_BACKWARD] = "norm_backward",
+    [UP_COST_ROPE] = "rope",
+    [UP_COST_EMBED_BACKWARD] = "embed_backward",
+    [UP_COST_CROSS_ENTROPY] = "cross_entropy",
+    [UP_COST_ADAMW] = "adamw",
+    [UP_COST_COLLECTIVE] = "collective",
+};
 
 void up_device_destroy(struct up_device *device)
 {

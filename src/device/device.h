@@ -27,12 +27,19 @@ struct up_moment {
     uint64_t ticket;
 };
 
-/* What a piece of work costs, for the dry device's clock and the report. */
+/* What a piece of work costs, for the dry device's clock and the report. A class is what a machine
+ * has a pace of its own for. */
 enum up_cost_class {
-    UP_COST_MATMUL,
+    UP_COST_MATMUL, // the first three: bound by arithmetic, or by memory where that is slower
     UP_COST_ATTENTION_FORWARD,
     UP_COST_ATTENTION_BACKWARD,
-    UP_COST_POINTWISE,  // bound by memory
+    UP_COST_POINTWISE, // up to collectives: bound by memory
+    UP_COST_NORM_FORWARD,
+    UP_COST_NORM_BACKWARD,
+    UP_COST_ROPE,
+    UP_COST_EMBED_BACKWARD,
+    UP_COST_CROSS_ENTROPY,
+    UP_COST_ADAMW,
     UP_COST_COLLECTIVE, // bound by the links between ranks; bytes: sent by one of them
     UP_COST_CLASS_COUNT
 };
@@ -48,11 +55,12 @@ struct up_cost {
 struct up_machine {
     char name[64];
     int64_t device_bytes, host_bytes;                  // per device; per node
-    double flops[UP_COST_CLASS_COUNT];                 // FLOP/s per class; the last two unused
+    double flops[UP_COST_CLASS_COUNT];                 // FLOP/s of the first three
     double memory_bytes_per_s;                         // device memory
+    double pace[UP_COST_CLASS_COUNT];                  // bytes/s of a class; 0: memory's
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
     double link_bytes_per_s; // from one device to the others, all sending at once
-    double launch_s;         // least time of one piece of work
+    double launch_s;         // what a piece of work takes besides
     int64_t node_devices;    // how many share a host; 0: all that a run has
     /* What libraries take on each device: the CUDA context with the kernels' code, cuBLAS, cuDNN,
      * and NCCL with two ranks, and for each rank of the node beyond two. */

@@ -11,6 +11,13 @@ static struct up_cost pointwise(double reads_and_writes, enum up_dtype dtype)
                             .bytes = reads_and_writes * up_dtype_bytes[dtype]};
 }
 
+// Work that moves its bytes at another pace than most.
+static struct up_cost of_class(struct up_cost cost, enum up_cost_class class)
+{
+    cost.class = class;
+    return cost;
+}
+
 static struct up_cost add_bytes(struct up_cost cost, double bytes)
 {
     cost.bytes += bytes;
@@ -38,31 +45,36 @@ struct up_cost up_cost_embed_forward(const struct up_embed_forward_args *a)
 struct up_cost up_cost_embed_backward(const struct up_embed_backward_args *a)
 {
     double elements = (double)a->rows * (double)a->width;
-    return add_bytes(pointwise(elements, a->dtype), 8 * elements + 4 * (double)a->rows);
+    return of_class(add_bytes(pointwise(elements, a->dtype), 8 * elements + 4 * (double)a->rows),
+                    UP_COST_EMBED_BACKWARD);
 }
 
 struct up_cost up_cost_rmsnorm_forward(const struct up_rmsnorm_forward_args *a)
 {
     double width = (double)a->width;
-    return pointwise(2 * (double)a->rows * width + width, a->dtype);
+    return of_class(pointwise(2 * (double)a->rows * width + width, a->dtype), UP_COST_NORM_FORWARD);
 }
 
 struct up_cost up_cost_rmsnorm_backward(const struct up_rmsnorm_backward_args *a)
 {
     double width = (double)a->width;
     double passes = a->accumulate ? 4 : 3;
-    return add_bytes(pointwise(passes * (double)a->rows * width + width, a->dtype), 8 * width);
+    return of_class(
+        add_bytes(pointwise(passes * (double)a->rows * width + width, a->dtype), 8 * width),
+        UP_COST_NORM_BACKWARD);
 }
 
 struct up_cost up_cost_rope(const struct up_rope_args *a)
 {
-    return pointwise(2 * (double)a->rows * (double)a->heads * (double)a->head_dim, a->dtype);
+    double elements = (double)a->rows * (double)a->heads * (double)a->head_dim;
+    return of_class(pointwise(2 * elements, a->dtype), UP_COST_ROPE);
 }
 
 struct up_cost up_cost_rope_backward(const struct up_rope_backward_args *a)
 {
     double passes = a->weight ? 3 : 2;
-    return pointwise(passes * (double)a->rows * (double)a->heads * (double)a->head_dim, a->dtype);
+    double elements = (double)a->rows * (double)a->heads * (double)a->head_dim;
+    return of_class(pointwise(passes * elements, a->dtype), UP_COST_ROPE);
 }
 
 /* Elements of a tensor of `heads` heads, and bytes of a statistic per query row. */
@@ -119,7 +131,8 @@ struct up_cost up_cost_swiglu_backward(const struct up_swiglu_backward_args *a)
 struct up_cost up_cost_cross_entropy(const struct up_cross_entropy_args *a)
 {
     double rows = (double)a->rows;
-    return add_bytes(pointwise(2 * rows * (double)a->vocab, a->dtype), 4 * rows);
+    return of_class(add_bytes(pointwise(2 * rows * (double)a->vocab, a->dtype), 4 * rows),
+                    UP_COST_CROSS_ENTROPY);
 }
 
 struct up_cost up_cost_fill(const struct up_fill_args *a)
@@ -152,7 +165,7 @@ struct up_cost up_cost_sum_squares(const struct up_sum_squares_args *a)
 /* Weight, m and v are read and written, the gradient is read. */
 struct up_cost up_cost_adamw(const struct up_adamw_args *a)
 {
-    return pointwise(7 * (double)a->count, UP_F32);
+    return of_class(pointwise(7 * (double)a->count, UP_F32), UP_COST_ADAMW);
 }
 
 static int64_t round_up(int64_t bytes)

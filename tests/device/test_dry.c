@@ -11,6 +11,7 @@ static struct up_device *device_of(double link_bytes_per_s)
     const struct up_machine machine = {.name = "test",
                                        .flops = {[UP_COST_MATMUL] = 1e12},
                                        .memory_bytes_per_s = 1e12,
+                                       .pace = {[UP_COST_ADAMW] = 5e11},
                                        .to_host_bytes_per_s = 1e10,
                                        .from_host_bytes_per_s = 1e10,
                                        .link_bytes_per_s = link_bytes_per_s,
@@ -34,10 +35,11 @@ static void test_rates(void **state)
     struct up_device *device = device_of(1e9);
     struct up_interval first = work(device, UP_COST_MATMUL, 2e12, 0);
     assert_int_equal(first.begin_ns, 0);
-    assert_int_equal(first.end_ns, 2000000000);
-    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 1e9).end_ns, 2001000000);
-    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 0).end_ns, 2001001000);
-    assert_int_equal(work(device, UP_COST_COLLECTIVE, 0, 1e9).end_ns, 3001001000);
+    assert_int_equal(first.end_ns, 2000001000);
+    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 1e9).end_ns, 2001002000);
+    assert_int_equal(work(device, UP_COST_POINTWISE, 0, 0).end_ns, 2001003000);
+    assert_int_equal(work(device, UP_COST_COLLECTIVE, 0, 1e9).end_ns, 3001004000);
+    assert_int_equal(work(device, UP_COST_ADAMW, 0, 1e9).end_ns, 3003005000); // a pace of its own
     up_device_destroy(device);
 }
 

@@ -112,20 +112,20 @@ static void test_dry_clock(void **state)
     struct up_cost matmul = {UP_COST_MATMUL, 5e6, 1e3}, tiny = {UP_COST_POINTWISE, 1e12, 10};
     struct up_interval first = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &matmul);
     assert_int_equal(first.begin_ns, 0);
-    assert_int_equal(first.end_ns, 5000000);
-    // Pointwise work is bound by memory, and nothing is shorter than a launch.
+    assert_int_equal(first.end_ns, 5001000);
+    // Pointwise work is bound by memory, and everything takes a launch besides.
     struct up_interval second = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &tiny);
-    assert_int_equal(second.end_ns - second.begin_ns, 1000);
+    assert_int_equal(second.end_ns - second.begin_ns, 1010);
     // Another stream runs beside it until told to wait.
     struct up_interval beside =
         ops->copy(device, UP_STREAM_COPY_OUT, NULL, UP_SPACE_HOST, NULL, UP_SPACE_DEVICE, 1000000);
     assert_int_equal(beside.begin_ns, 0);
-    assert_int_equal(beside.end_ns, 1000000);
+    assert_int_equal(beside.end_ns, 1001000);
     ops->wait(device, UP_STREAM_COPY_IN, ops->now_in(device, UP_STREAM_COMPUTE));
     struct up_interval after =
         ops->copy(device, UP_STREAM_COPY_IN, NULL, UP_SPACE_DEVICE, NULL, UP_SPACE_HOST, 1000000);
     assert_int_equal(after.begin_ns, second.end_ns);
-    assert_int_equal(after.end_ns, second.end_ns + 500000);
+    assert_int_equal(after.end_ns, second.end_ns + 501000);
     assert_int_equal(ops->clock_ns(device), second.end_ns);
     ops->synchronize(device, ops->now_in(device, UP_STREAM_COPY_IN));
     assert_int_equal(ops->clock_ns(device), after.end_ns);

@@ -185,7 +185,9 @@ static void test_costs(void **state)
     assert_true(backward.flops == 2.5 * cost.flops);
 
     cost = up_cost_adamw(&(struct up_adamw_args){.count = 10});
-    assert_true(cost.class == UP_COST_POINTWISE && cost.flops == 0 && cost.bytes == 280);
+    assert_true(cost.class == UP_COST_ADAMW && cost.flops == 0 && cost.bytes == 280);
+    cost = up_cost_swiglu_forward(&(struct up_swiglu_forward_args){.count = 10, .dtype = UP_BF16});
+    assert_true(cost.class == UP_COST_POINTWISE && cost.flops == 0 && cost.bytes == 60);
     /* Shapes of the largest models must not overflow. */
     cost = up_cost_matmul(&(struct up_matmul_args){
         .m = 1 << 24, .n = 1 << 24, .k = 1 << 24, .dtype = UP_F32, .c_dtype = UP_F32});

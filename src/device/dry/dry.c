@@ -49,10 +49,17 @@ static void release(struct up_device *device, enum up_space space, void *base, i
 static struct up_interval advance(struct dry_device *dry, enum up_stream stream, double seconds)
 {
     int64_t begin = up_max(dry->stream_ns[stream], dry->host_ns);
-    double ns = 1e9 * (seconds > dry->machine.launch_s ? seconds : dry->machine.launch_s);
+    double ns = 1e9 * (dry->machine.launch_s + seconds);
     bool ends = ns < (double)(END_OF_TIME_NS - begin);
     dry->stream_ns[stream] = ends ? begin + (int64_t)(ns + 0.5) : END_OF_TIME_NS;
     return (struct up_interval){begin, dry->stream_ns[stream]};
+}
+
+// At which a class of work moves its bytes.
+static double pace_of(const struct up_machine *machine, enum up_cost_class class)
+{
+    if (class == UP_COST_COLLECTIVE) return machine->link_bytes_per_s;
+    return machine->pace[class] > 0 ? machine->pace[class] : machine->memory_bytes_per_s;
 }
 
 static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
@@ -62,10 +69,8 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     (void)args;
     (void)size;
     const struct up_machine *machine = &dry_of(device)->machine;
-    bool collective = cost->class == UP_COST_COLLECTIVE;
     double rate = machine->flops[cost->class]; // 0 where only bytes count
-    double bytes_s =
-        cost->bytes / (collective ? machine->link_bytes_per_s : machine->memory_bytes_per_s);
+    double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
     return advance(dry_of(device), stream, bytes_s > flops_s ? bytes_s : flops_s);
 }
