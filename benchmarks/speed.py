@@ -7,7 +7,7 @@ BUILD is the folder with upipe-train. The state of all layers is there (--active
 of the whole; a layer's time is the difference of two runs, once with --checkpoint attn and, with --attn N below
 the model's layers, once with block. The whole step is then what is left of a run plus N layers that keep
 attention and the rest that do not. Beside it stands the limit: the step's necessary matrix products (forward,
-recomputed once, backward) and attention (forward once, for layers that do not keep it twice, backward) at 750,
+recomputed once but for the loss's, backward) and attention (forward once, for layers that do not keep it twice, backward) at 750,
 610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes it) where those
 are better. --keep DIR leaves a trace of each run there.
 """
@@ -59,7 +59,7 @@ def limit_s(shape, seq, ranks, attn, machine):
     layers, hidden, query, kv, ff, vocab = shape
     linear, forward, backward = rates(machine)
     block = hidden * (2 * query + 2 * kv) + 3 * hidden * ff
-    products = 2 * seq * (4 * layers * block + 4 * vocab * hidden)
+    products = 2 * seq * (4 * layers * block + 3 * vocab * hidden)
     pairs = 2 * seq * seq * query  # causal: half of both products
     return (
         products / linear + pairs * (2 * layers - attn) / forward + 2.5 * pairs * layers / backward

@@ -149,11 +149,9 @@ out:
     return rc;
 }
 
-// Products of zeros draw less power, and run faster, than those of numbers.
-static void fill_place(struct member *member)
+static void make_numbers(struct member *member)
 {
     enum up_dtype dtype = member->bench->config.dtype;
-    struct up_device *device = member->seat->device;
     int64_t bytes = member->host->bytes, width = up_dtype_bytes[dtype];
     char *host = member->host->data;
 #pragma omp parallel for
@@ -162,9 +160,17 @@ static void fill_place(struct member *member)
         // bf16 is the upper half of an fp32.
         memcpy(host + i * width, (char *)&number + (sizeof number - (size_t)width), (size_t)width);
     }
+}
+
+// Products of zeros draw less power, and run faster, than those of numbers; so do those of the NaN
+// that other calls' results make when they are read as another type.
+static void fill_place(struct member *member)
+{
+    struct up_device *device = member->seat->device;
+    int64_t bytes = member->host->bytes;
     for (int64_t at = 0; at < member->place->bytes; at += bytes)
         device->ops->copy(device, UP_STREAM_COMPUTE, (char *)member->place->data + at,
-                          UP_SPACE_DEVICE, host, UP_SPACE_HOST,
+                          UP_SPACE_DEVICE, member->host->data, UP_SPACE_HOST,
                           up_min(bytes, member->place->bytes - at));
     up_stream_synchronize(&member->rank, UP_STREAM_COMPUTE);
 }
@@ -228,6 +234,7 @@ static enum up_status measure_blocks(struct member *member, struct up_error *err
     const struct up_rehearsal *calls = member->plan.rehearsal;
     for (int i = 0; i < up_rehearsal_count(calls); i++) {
         if (up_rehearsal_call(calls, i).cost.class != UP_COST_ATTENTION_FORWARD) continue;
+        fill_place(member);
         for (int b = 0; b < UP_COUNT(block_rows); b++) {
             UP_TRY(up_comm_barrier(member->seat->world, err));
             if (up_seat_force_block_rows(member->seat, block_rows[b]))
@@ -246,6 +253,7 @@ static enum up_status measure_all(struct member *member, struct up_error *err)
     enum up_status rc = UP_OK;
     struct up_comm *world = member->seat->world;
     for (int i = 0; i < up_rehearsal_count(member->plan.rehearsal); i++) {
+        fill_place(member);
         UP_TRY(up_comm_barrier(world, err));
         member->call_s[i] = measure(member, (struct work){give_call, UP_STREAM_COMPUTE, i});
     }
@@ -277,8 +285,7 @@ static void *run_member(void *argument)
     UP_TRY(up_rank_init(&member->rank, member->number, member->seat->device, NULL, NULL, err));
     UP_TRY(up_trainer_plan(&bench->config, member->number, &member->plan, err));
     UP_TRY(take_memory(member, err));
-    fill_place(member);
-    UP_TRY(up_comm_barrier(member->seat->world, err));
+    make_numbers(member);
     UP_TRY(measure_all(member, err));
 out:
     if (rc) up_seat_abort(member->seat, err->text);

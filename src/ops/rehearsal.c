@@ -118,7 +118,7 @@ static void place_backward(struct up_attention_backward_args *a, struct place *p
                            enum up_device_kind kind)
 {
     struct attention_bytes bytes = attention_bytes(&a->shape, a->dtype);
-    bool in_place = a->dq == a->d_o;
+    bool in_place = a->dq == a->d_o && !place->apart;
     a->q = put(place, a->q, bytes.q);
     a->k = put(place, a->k, bytes.k);
     a->v = put(place, a->v, bytes.k);
@@ -273,7 +273,7 @@ static void describe(const struct call *call, char *text, size_t size)
 struct up_rehearsal_call up_rehearsal_call(const struct up_rehearsal *rehearsal, int index)
 {
     struct call call = rehearsal->calls[index];
-    struct place place = {.at = (char *)ALIGNMENT};
+    struct place place = {.at = (char *)ALIGNMENT, .apart = true};
     struct up_rehearsal_call told = {.cost = cost_of(&call), .times = call.times};
     describe(&call, told.text, sizeof told.text);
     place_operands(&call, &place);

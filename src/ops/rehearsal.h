@@ -30,7 +30,8 @@ struct up_rehearsal_call {
 };
 struct up_rehearsal_call up_rehearsal_call(const struct up_rehearsal *rehearsal, int index);
 /* Gives that call once to the compute stream, its operands one after the other in `place`, which is
- * aligned to 256. Results of attention that may take the place of an operand do. */
+ * aligned to 256. None lies where another does, so that it can be given again and again and, unless
+ * it adds to its results, does the same. */
 void up_rehearsal_make(struct up_rank *rank, const struct up_rehearsal *rehearsal, int index,
                        void *place);
 

@@ -52,9 +52,41 @@ static void test_room(void **state)
     up_trainer_plan_release(&plan);
 }
 
+// A call that is measured is given many times, and must find the same numbers each time.
+static void test_calls_again(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_trainer_plan plan;
+    struct up_config config = plain_config();
+    struct up_rank rank = {.device = up_device_cpu_create(1, 0, &error)};
+    int attention = 0;
+    assert_true(up_model_preset("tiny", &config.model));
+    config.seq = 64;
+    must(up_trainer_plan(&config, 0, &plan, &error));
+    for (int i = 0; i < up_rehearsal_count(plan.rehearsal); i++) {
+        struct up_rehearsal_call call = up_rehearsal_call(plan.rehearsal, i);
+        if (strncmp(call.text, "attention", 9) != 0) continue;
+        size_t bytes = (size_t)up_ceil_div(call.bytes, 256) * 256;
+        float *place = aligned_alloc(256, bytes), *once = malloc(bytes);
+        for (size_t j = 0; j < bytes / sizeof *place; j++) place[j] = (float)(j % 97) / 97;
+        up_rehearsal_make(&rank, plan.rehearsal, i, place);
+        memcpy(once, place, bytes);
+        up_rehearsal_make(&rank, plan.rehearsal, i, place);
+        assert_memory_equal(place, once, bytes);
+        free(place);
+        free(once);
+        attention++;
+    }
+    assert_int_equal(attention, 2); // forward, backward
+    up_trainer_plan_release(&plan);
+    up_device_destroy(rank.device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_distinct_calls),
-                                       cmocka_unit_test(test_room)};
+                                       cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_calls_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
