@@ -4,9 +4,11 @@
  * slots of q, k, v and o that each hold one rank's heads. A product per slot would be thin (a head
  * or two wide, at half the GPU's rate) and, where slots add up, would read and write its
  * result once per slot. So the stage's part of a weight is gathered once, a slice of tokens of all
- * slots lies side by side while it is worked on, and each product is one, as wide as the stage.
- * What that takes is small: a slice of the stage's heads, and its part of the weights. With one
- * rank, and for all heads in one stage, what need not move stays where it is.
+ * slots lies side by side while it is worked on, and each product is one, as wide as the stage. So
+ * do the slices of q, k and v, where the weights follow each other: K and V, of a quarter of the
+ * heads or fewer, would be thin again by themselves. What that takes is small: a slice of the
+ * stage's heads, and its part of the weights. With one rank, and for all heads in one stage, what
+ * need not move stays where it is.
  */
 #include "trainer/attention_impl.h"
 
@@ -21,6 +23,7 @@ struct part {
     int64_t ld;    // of both
     bool gathered; // weight and grad are the pass's room, and not the model's own
     void *slice;   // [tile, width]; NULL where slots need not be put side by side
+    int64_t slice_ld;
 };
 
 // Rows that lie side by side at a time: enough to fill a GPU, and little memory however long the
@@ -100,9 +103,9 @@ static void move_slots(const struct up_attention *a, const struct part *part, st
                                             .rows = m->tile.rows,
                                             .width = width,
                                             .from_block = m->to_slots ? width : slot,
-                                            .from_ld = m->to_slots ? part->width : width,
+                                            .from_ld = m->to_slots ? part->slice_ld : width,
                                             .to_block = m->to_slots ? slot : width,
-                                            .to_ld = m->to_slots ? width : part->width,
+                                            .to_ld = m->to_slots ? width : part->slice_ld,
                                             .dtype = a->config->dtype});
 }
 
@@ -186,26 +189,28 @@ static void *cut(char *base, int64_t *used, int64_t bytes)
     return base ? base + at : NULL;
 }
 
-// What the projections of a pass need between them; returns its bytes.
+// What the projections of a pass need between them, like beside like; returns its bytes.
 static int64_t lay_out(struct up_attention *a, char *base, bool backward)
 {
     static const enum up_param_kind kinds[UP_PARTS] = {UP_PARAM_WQ, UP_PARAM_WK, UP_PARAM_WV};
     int64_t used = 0, size = up_dtype_bytes[a->config->dtype];
-    for (int i = 0; i < UP_PARTS; i++) {
-        struct up_part_room *room = room_of(a, kinds[i]);
-        int64_t width = 0;
-        bool whole = true;
+    int64_t width[UP_PARTS] = {0};    // of the widest stage
+    int64_t gathered[UP_PARTS] = {0}; // elements of a weight's part
+    for (int i = 0; i < UP_PARTS; i++)
         for (int64_t stage = 0; stage < a->stages; stage++) {
             struct up_stage s = {.index = stage};
-            width = up_max(width, width_of(a, &s, kinds[i]));
-            whole &= in_one_piece(a, &s, kinds[i]);
+            width[i] = up_max(width[i], width_of(a, &s, kinds[i]));
+            if (!in_one_piece(a, &s, kinds[i])) gathered[i] = 1;
         }
-        int64_t elements = width * a->model->hidden;
-        room->slice = cut(base, &used, slices_of(a, a->rows).tile * width * size);
-        if (whole) continue;
-        room->weight = cut(base, &used, elements * size);
-        if (backward) room->grad = cut(base, &used, elements * (int64_t)sizeof(float));
-    }
+    for (int i = 0; i < UP_PARTS; i++) gathered[i] *= width[i] * a->model->hidden;
+    for (int i = 0; i < UP_PARTS; i++)
+        room_of(a, kinds[i])->slice =
+            cut(base, &used, slices_of(a, a->rows).tile * width[i] * size);
+    for (int i = 0; i < UP_PARTS; i++)
+        if (gathered[i]) room_of(a, kinds[i])->weight = cut(base, &used, gathered[i] * size);
+    for (int i = 0; i < UP_PARTS && backward; i++)
+        if (gathered[i])
+            room_of(a, kinds[i])->grad = cut(base, &used, gathered[i] * (int64_t)sizeof(float));
     return used;
 }
 
@@ -244,6 +249,7 @@ static struct part part_of(struct up_attention *a, const struct up_stage *s,
                         .layout = up_layout_of(a, s, kind),
                         .width = width_of(a, s, kind),
                         .slice = room_of(a, kind)->slice};
+    part.slice_ld = part.width;
     bool whole = in_one_piece(a, s, kind);
     part.ld = is_out(&part) ? whole ? a->model->heads * head_dim(a) : part.width : a->model->hidden;
     if (!whole) {
@@ -277,13 +283,57 @@ static void normalise(struct up_attention *a, int64_t row, int64_t rows)
     a->h_row = row;
 }
 
-// A slice [first, first + rows) of a pass, whose normalised rows are `h`.
-static void project_slice(struct up_attention *a, const struct up_stage *s, const struct part *part,
-                          const struct up_projection *p, const void *h, struct up_tile slice)
+static bool follows(const struct up_attention *a, const struct part *before,
+                    const struct part *part)
 {
-    up_project(a->trainer, h, part->weight, slice_of(a, part, p->y, slice), slice.rows, part->width,
-               a->model->hidden, part->ld, 0);
-    write_slots(a, s, part, p->y, slice);
+    int64_t elements = before->width * a->model->hidden;
+    const char *end = (const char *)before->weight + elements * up_dtype_bytes[a->config->dtype];
+    return part->weight == (const void *)end &&
+           (!part->grad || part->grad == before->grad + elements);
+}
+
+// Lays the slices of parts whose weights follow each other side by side too, for one product with
+// all of them: how many products there are, each as wide as its first part's slice_ld.
+static int join(const struct up_attention *a, struct part *part, int count)
+{
+    int64_t column = 0, width = 0;
+    for (int j = 0; j < count; j++) {
+        if (!part[j].slice || (j && !follows(a, &part[j - 1], &part[j]))) return count;
+        width += part[j].width;
+    }
+    for (int j = 0; j < count; column += part[j++].width) {
+        part[j].slice = (char *)part[0].slice + column * up_dtype_bytes[a->config->dtype];
+        part[j].slice_ld = width;
+    }
+    return 1;
+}
+
+// Parts of a stage's projections, and the products that make them.
+struct parts {
+    struct part part[UP_PARTS];
+    int count, products;
+};
+
+static struct parts parts_of(struct up_attention *a, const struct up_stage *s,
+                             const struct up_projection *p, int count, bool gradient)
+{
+    struct parts parts = {.count = count};
+    for (int j = 0; j < count; j++) parts.part[j] = part_of(a, s, p[j].kind, gradient);
+    parts.products = join(a, parts.part, count);
+    return parts;
+}
+
+// A slice [first, first + rows) of a pass, whose normalised rows are `h`.
+static void project_slice(struct up_attention *a, const struct up_stage *s,
+                          const struct parts *parts, const struct up_projection *p, const void *h,
+                          struct up_tile slice)
+{
+    for (int j = 0; j < parts->products; j++) {
+        const struct part *part = &parts->part[j];
+        up_project(a->trainer, h, part->weight, slice_of(a, part, p[j].y, slice), slice.rows,
+                   part->slice_ld, a->model->hidden, part->ld, 0);
+    }
+    for (int j = 0; j < parts->count; j++) write_slots(a, s, &parts->part[j], p[j].y, slice);
 }
 
 static void *row_of_h(const struct up_attention *a, int64_t row)
@@ -294,8 +344,7 @@ static void *row_of_h(const struct up_attention *a, int64_t row)
 void up_stage_project(struct up_attention *a, const struct up_stage *s,
                       const struct up_projection *p, int count)
 {
-    struct part part[UP_PARTS];
-    for (int j = 0; j < count; j++) part[j] = part_of(a, s, p[j].kind, false);
+    struct parts parts = parts_of(a, s, p, count, false);
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
         struct up_tiles slices = slices_of(a, tile.rows);
@@ -304,32 +353,31 @@ void up_stage_project(struct up_attention *a, const struct up_stage *s,
             struct up_tile slice = up_tile_at(slices, k);
             const void *h = row_of_h(a, slice.first);
             slice.first += tile.first;
-            for (int j = 0; j < count; j++) project_slice(a, s, &part[j], &p[j], h, slice);
+            project_slice(a, s, &parts, p, h, slice);
         }
     }
 }
 
 // Of a slice: the weights' gradients, and then, in the place of h, which has served, its own.
-static void slice_back(struct up_attention *a, const struct up_stage *s, const struct part *part,
-                       const struct up_projection *p, int count, void *h, struct up_tile slice)
+static void slice_back(struct up_attention *a, const struct up_stage *s, const struct parts *parts,
+                       const struct up_projection *p, void *h, struct up_tile slice)
 {
+    const struct part *part = parts->part;
     const void *dy[UP_PARTS];
     int64_t hidden = a->model->hidden;
-    for (int j = 0; j < count; j++) {
-        dy[j] = read_slots(a, s, &part[j], p[j].y, slice);
-        up_project_grad(a->trainer, dy[j], h, part[j].grad, slice.rows, part[j].width, hidden,
+    for (int j = 0; j < parts->count; j++) dy[j] = read_slots(a, s, &part[j], p[j].y, slice);
+    for (int j = 0; j < parts->products; j++)
+        up_project_grad(a->trainer, dy[j], h, part[j].grad, slice.rows, part[j].slice_ld, hidden,
                         part[j].ld);
-    }
-    for (int j = 0; j < count; j++)
-        up_project_back(a->trainer, dy[j], part[j].weight, h, slice.rows, part[j].width, hidden,
+    for (int j = 0; j < parts->products; j++)
+        up_project_back(a->trainer, dy[j], part[j].weight, h, slice.rows, part[j].slice_ld, hidden,
                         part[j].ld, j ? 1 : 0);
 }
 
 void up_stage_project_back(struct up_attention *a, const struct up_stage *s,
                            const struct up_projection *p, int count, struct up_tensor *dx)
 {
-    struct part part[UP_PARTS];
-    for (int j = 0; j < count; j++) part[j] = part_of(a, s, p[j].kind, true);
+    struct parts parts = parts_of(a, s, p, count, true);
     for (int64_t i = 0; i < up_tiles_count(a->tiles); i++) {
         struct up_tile tile = up_tile_at(a->tiles, i);
         struct up_tiles slices = slices_of(a, tile.rows);
@@ -339,14 +387,14 @@ void up_stage_project_back(struct up_attention *a, const struct up_stage *s,
             struct up_tile slice = up_tile_at(slices, k);
             void *h = row_of_h(a, slice.first);
             slice.first += tile.first;
-            slice_back(a, s, part, p, count, h, slice);
+            slice_back(a, s, &parts, p, h, slice);
         }
         a->h_row = -1;
         up_norm_back(a->trainer, up_row(a->x, row), up_unit_weight(a->unit, UP_PARAM_ATTN_NORM),
                      a->h->data, up_row(dx, row), up_unit_grad(a->unit, UP_PARAM_ATTN_NORM),
                      tile.rows, true);
     }
-    for (int j = 0; j < count; j++) end_gradient(a, s, &part[j]);
+    for (int j = 0; j < count; j++) end_gradient(a, s, &parts.part[j]);
 }
 
 /* --- After attention -----------------------------------------------------------------------------
