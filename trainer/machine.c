@@ -136,7 +136,7 @@ static enum up_status read_object(json_t *root, const char *source, struct up_ma
     json_object_foreach(root, key, entry)
     {
         const struct figure *figure = figure_of(key);
-        if (!strcmp(key, "name") || !strcmp(key, "about")) continue;
+        if (!strcmp(key, "name") || !strcmp(key, "about") || !strcmp(key, "device_name")) continue;
         if (!figure)
             UP_TRY(up_fail(err, UP_USAGE, "--machine %s: '%.60s' is not a figure of a machine",
                            source, key));
@@ -214,6 +214,20 @@ enum up_status up_machine_find(const char *name, struct up_machine *machine, str
     for (const struct up_embedded *e = up_machine_files; e->name; e++)
         if (!strcmp(e->name, name)) return read_text(e->text, strlen(e->text), name, machine, err);
     return read_file(name, machine, err);
+}
+
+enum up_status up_machine_of_device(const char *device_name, struct up_machine *machine,
+                                    struct up_error *err)
+{
+    for (const struct up_embedded *e = up_machine_files; e->name; e++) {
+        json_t *root = json_loads(e->text, 0, NULL);
+        if (!root) return up_fail(err, UP_FAILED, "out of host memory");
+        const char *name = json_string_value(json_object_get(root, "device_name"));
+        bool same = name && !strcmp(name, device_name);
+        json_decref(root);
+        if (same) return up_machine_find(e->name, machine, err);
+    }
+    return UP_OK;
 }
 
 void up_machine_take_json(struct up_machine *machine, const json_t *object)

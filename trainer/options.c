@@ -91,9 +91,9 @@ const struct up_option up_train_option_table[] = {
     {.name = "machine",
      .kind = UP_OPTION_TEXT,
      .field = FIELD(machine),
-     .fallback = "generic",
      .value = "NAME|FILE",
-     .help = "whose figures forecasts are made with; with --device dry, what must fit it, too"},
+     .help = "whose figures forecasts are made with; with --device dry, what must fit it, too; by "
+             "default what is known of the GPU, or generic"},
     {.name = "threads",
      .kind = UP_OPTION_INTEGER,
      .field = FIELD(threads),

@@ -146,7 +146,7 @@ static enum up_status open_inputs(struct run *run, struct up_error *err)
     bool folder = false;
     UP_TRY(up_train_options_resolve(options, &run->config, &folder, err));
     if (resumed) UP_TRY(up_resume_check(&run->resume, &run->config, err));
-    UP_TRY(up_machine_find(options->machine, &run->machine, err));
+    UP_TRY(up_machine_find(options->machine ? options->machine : "generic", &run->machine, err));
     if (is_dry(run)) goto out;
     if (!options->data)
         UP_TRY(up_fail(err, UP_USAGE, "--data: expected a file to train on (or --device dry)"));
@@ -176,6 +176,8 @@ static enum up_status open_members(struct run *run, struct up_error *err)
     for (int i = 0; i < run->count; i++)
         run->members[i] = (struct member){
             .run = run, .number = run->group.first + i, .place = i, .seat = &run->group.seat[i]};
+    if (!run->options->machine)
+        UP_TRY(up_machine_of_device(run->group.seat[0].device->name, &run->machine, err));
 out:
     return rc;
 }

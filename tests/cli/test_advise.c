@@ -128,7 +128,7 @@ static void test_dry_goes_on(void **state)
                 "--trace", trace);
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "peak 213.9 GiB"));
-    assert_non_null(strstr(program.err, "does not fit device memory: the forecast is 217.9 GiB"));
+    assert_non_null(strstr(program.err, "does not fit device memory: the forecast is 218.4 GiB"));
     assert_non_null(strstr(program.err, "it fits with: --offload host --tile-loss 1K"));
     assert_int_equal(ask(trace, "SELECT complete FROM (SELECT value AS complete FROM meta WHERE "
                                 "key = 'complete')"),

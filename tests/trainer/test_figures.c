@@ -30,6 +30,20 @@ static struct up_figures some_figures(void)
     return figures;
 }
 
+// A run on a GPU takes what is known of it, and otherwise stays with what it has.
+static void test_of_a_device(void **state)
+{
+    (void)state;
+    struct up_error err;
+    struct up_machine machine = {.name = "mine"};
+    assert_int_equal(up_machine_of_device("NVIDIA H200", &machine, &err), UP_OK);
+    assert_string_equal(machine.name, "h200");
+    assert_int_equal(up_machine_of_device("NVIDIA H100 80GB HBM3", &machine, &err), UP_OK);
+    assert_string_equal(machine.name, "h100-80g-x8");
+    assert_int_equal(up_machine_of_device("an abacus", &machine, &err), UP_OK);
+    assert_string_equal(machine.name, "h100-80g-x8");
+}
+
 static enum up_status write_to(const char *path, const struct up_figures *figures,
                                struct up_error *err)
 {
@@ -141,7 +155,8 @@ static void test_failure_keeps_the_old(void **state)
     assert_int_equal(folder_count("."), 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name)                                                                                 \
+    cmocka_unit_test(test_of_a_device), cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
