@@ -150,7 +150,7 @@ static void test_dry_goes_on(void **state)
         if (end - line > 100 && strncmp(line, "upipe-train", 11) != 0)
             fail_msg("too wide: %.*s", (int)(end - line), line);
     // A limit counts as the machine's memory does, and with --no-admission ends the forecast.
-    program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "1GiB");
+    program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "2GiB");
     assert_int_equal(program.status, 0);
     assert_string_equal(program.err, "");
     program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "1MiB");
