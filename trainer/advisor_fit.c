@@ -305,11 +305,11 @@ static int options_on(const struct up_config *c)
            (c->tile_attn > 0) + (c->tile_loss > 0) + (up_config_stage_heads(c) < c->model.heads);
 }
 
-// Faster by a thousandth, or not slower with fewer options: less is not worth a change.
+// Faster by two thousandths, or not slower with fewer options: less is not worth a change.
 static bool is_better(const struct up_candidate *a, const struct up_candidate *b)
 {
     double x = a->forecast->step_s, y = b->forecast->step_s;
-    return x < y * 0.999 || (x <= y && options_on(&a->config) < options_on(&b->config));
+    return x < y * 0.998 || (x <= y && options_on(&a->config) < options_on(&b->config));
 }
 
 enum { MAX_MOVES = 128 };
@@ -515,25 +515,54 @@ out:
     return rc;
 }
 
-/* False where a change alone, everything kept where it is, makes nothing faster, and leaves no room
- * for one more block's attention output: what most changes come to, known by few forecasts. */
-static enum up_status may_be_better(struct lattice *lattice, const struct up_config *config,
+static bool same_kept(const struct up_config *a, const struct up_config *b)
+{
+    return a->cp == b->cp && a->checkpoint == b->checkpoint;
+}
+
+// The change alone: what blocks keep stays where it is.
+static struct up_config kept_as_in(const struct up_config *config, const struct up_config *now)
+{
+    struct up_config alike = *config;
+    alike.attn_layers = now->attn_layers;
+    alike.offload_layers = now->offload_layers;
+    return alike;
+}
+
+// Forecasts that may_be_better asks for, at once.
+static enum up_status ask_alike(struct lattice *lattice, const struct moves *moves,
+                                const struct up_candidate *best, struct up_error *err)
+{
+    struct up_candidate alike[MAX_MOVES], *list[MAX_MOVES] = {NULL};
+    int count = 0;
+    for (int i = 0; i < moves->count; i++) {
+        const struct up_candidate *move = &moves->all[i];
+        if (!same_kept(&move->config, &best->config) || !is_better(move, best)) continue;
+        alike[count].config = kept_as_in(&move->config, &best->config);
+        list[count] = &alike[count];
+        count++;
+    }
+    return up_forecaster_ask_all(lattice->forecaster, list, count, UP_FORECAST_BRIEF, err);
+}
+
+/* False where a change alone makes nothing faster, and leaves no room for one more block's
+ * attention output: what most changes come to, known by few forecasts. What blocks keep must be
+ * looked for from the beginning with another cp or checkpoint, for which more has to be in it. */
+static enum up_status may_be_better(struct lattice *lattice, const struct up_candidate *move,
                                     const struct up_candidate *best, bool *may,
                                     struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const struct up_config *now = &best->config;
-    struct up_config alike = *config;
+    struct up_config alike = kept_as_in(&move->config, &best->config);
     struct up_candidate here;
     enum up_room room;
-    *may = config->cp != now->cp || config->checkpoint != now->checkpoint;
-    if (*may) return UP_OK;
-    alike.attn_layers = now->attn_layers;
-    alike.offload_layers = now->offload_layers;
+    *may = !same_kept(&move->config, &best->config) &&
+           move->forecast->step_s < best->forecast->step_s * 0.995;
+    if (*may || !same_kept(&move->config, &best->config)) return UP_OK;
     UP_TRY(up_try_config(lattice->forecaster, &alike, lattice->limits, UP_FORECAST_BRIEF, &here,
                          &room, err));
     *may = is_better(&here, best);
-    if (*may || room != UP_ROOM_FITS || alike.attn_layers == up_config_layers(config)) return UP_OK;
+    if (*may || room != UP_ROOM_FITS || alike.attn_layers == up_config_layers(&alike)) return UP_OK;
     alike.attn_layers++;
     alike.offload_layers = 0;
     UP_TRY(share(lattice, &alike, &here, may, err));
@@ -561,11 +590,12 @@ static enum up_status improve_once(struct lattice *lattice, const struct up_conf
     for (int i = 0; i < moves.count; i++) list[i] = &moves.all[i];
     UP_TRY(up_forecaster_ask_all(lattice->forecaster, list, moves.count, UP_FORECAST_BRIEF, err));
     qsort(moves.all, (size_t)moves.count, sizeof moves.all[0], fastest_first);
+    UP_TRY(ask_alike(lattice, &moves, best, err));
     for (int i = 0; i < moves.count; i++) {
         struct up_candidate here;
         bool may = false, fits;
         if (is_better(&moves.all[i], best))
-            UP_TRY(may_be_better(lattice, &moves.all[i].config, best, &may, err));
+            UP_TRY(may_be_better(lattice, &moves.all[i], best, &may, err));
         if (!may) continue;
         UP_TRY(make_fit(lattice, &moves.all[i].config, best, &here, &fits, err));
         if (!fits || !is_better(&here, best)) continue;
