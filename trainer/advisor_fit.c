@@ -391,8 +391,7 @@ static void add_slice_moves(struct moves *moves, const struct up_limits *limits,
 }
 
 // Where model state is and how many share a sequence: what makes room within a rank may be needed
-// with it, slices or few heads a stage as well; other numbers of blocks may keep attention's
-// output.
+// with it, slices or few heads a stage as well.
 static void add_layout(struct moves *moves, const struct up_limits *limits, struct up_config config)
 {
     add_move(moves, limits, config);
