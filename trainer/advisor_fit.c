@@ -645,28 +645,49 @@ out:
 
 enum { PLANS = 4 }; // searches, each with less room than the one before, whose plan did not fit
 
+static enum up_status try_planned(struct up_forecaster *forecaster, const struct up_limits *limits,
+                                  struct up_candidate *best, bool *fits, struct up_error *err)
+{
+    enum up_room room;
+    enum up_status rc =
+        up_try_config(forecaster, &best->config, limits, UP_FORECAST_PLANNED, best, &room, err);
+    *fits = rc == UP_OK && room == UP_ROOM_FITS;
+    return rc;
+}
+
+// What placing the step's tensors takes more than they are is not to be had.
+static void take_off(struct up_limits *less, const struct up_candidate *planned)
+{
+    const struct up_forecast *f = planned->forecast;
+    int64_t device = f->arena_bytes[UP_SPACE_DEVICE] - f->peak_bytes;
+    int64_t host = f->arena_bytes[UP_SPACE_HOST] - f->host_bytes;
+    int64_t ranks = up_config_ranks(&planned->config);
+    if (less->node_ranks) ranks = up_min(ranks, less->node_ranks);
+    host += less->shared ? device : 0;
+    if (less->device_bytes) less->device_bytes -= up_max(device, 1);
+    if (less->host_bytes) less->host_bytes -= up_max(host * ranks, 1);
+}
+
 enum up_status up_advise_cheapest(struct up_forecaster *forecaster, const struct up_config *config,
                                   const struct up_limits *limits, struct up_candidate *best,
                                   bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_limits less = *limits;
-    enum up_room room = UP_ROOM_FITS;
-    for (int tries = 0; tries < PLANS; tries++) {
+    enum up_room room;
+    bool fits = false;
+    for (int tries = 0; tries < PLANS && !fits; tries++) {
         UP_TRY(search(forecaster, config, &less, best, found, err));
-        if (!*found) return UP_OK;
-        UP_TRY(up_try_config(forecaster, &best->config, limits, UP_FORECAST_PLANNED, best, &room,
-                             err));
-        if (room == UP_ROOM_FITS) return UP_OK;
-        // Placing the step's tensors takes a little more than they are.
-        const struct up_forecast *f = best->forecast;
-        int64_t device = f->arena_bytes[UP_SPACE_DEVICE] - f->peak_bytes;
-        int64_t host = f->arena_bytes[UP_SPACE_HOST] - f->host_bytes;
-        host += limits->shared ? device : 0;
-        if (less.device_bytes) less.device_bytes -= up_max(device, 1);
-        if (less.host_bytes) less.host_bytes -= up_max(host * up_config_ranks(config), 1);
+        if (!*found) break;
+        UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+        if (!fits) take_off(&less, best);
     }
-    *found = false;
+    // Plans differ in what they take more: that of the leanest may be one that fits.
+    if (!fits) {
+        UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
+        if (*found) UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+    }
+    *found = fits;
 out:
     return rc;
 }

@@ -351,6 +351,31 @@ static void test_longest_ends(void **state)
     site_close(&site);
 }
 
+// Plans take more than what they place, here the more and there the less: whatever the device, some
+// length is found, and what is found fits when it is asked about by itself.
+static void test_longest_plans(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_config config = tiny_on(1);
+    config.batch = 1;
+    for (int64_t mib = 12; mib <= 24; mib++) {
+        struct site site;
+        struct up_longest longest;
+        struct up_candidate best;
+        bool found;
+        site_open(&site, "generic", UP_DEVICE_CPU, mib << 20);
+        must(up_advise_longest(site.forecaster, &config, &site.limits, true, &longest, &error));
+        assert_true(longest.found);
+        struct up_config there = config;
+        there.seq = longest.best.config.seq;
+        assert_int_equal(room_of(&site, &longest.best.config, UP_FORECAST_PLANNED), UP_ROOM_FITS);
+        must(up_advise_cheapest(site.forecaster, &there, &site.limits, &best, &found, &error));
+        if (!found) fail_msg("%d MiB: %d tokens fit, and do not", (int)mib, (int)there.seq);
+        site_close(&site);
+    }
+}
+
 // All legal numbers of heads: fewer never take more, and what that costs is little.
 static void test_knob(void **state)
 {
@@ -413,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_none_is_faster),
         cmocka_unit_test(test_smallest_is_small),
         cmocka_unit_test(test_longest_ends),
+        cmocka_unit_test(test_longest_plans),
         cmocka_unit_test(test_knob),
         cmocka_unit_test(test_quick),
     };
