@@ -419,10 +419,10 @@ static void add_layout_moves(struct moves *moves, const struct up_limits *limits
 static void add_moves(struct moves *moves, const struct up_limits *limits,
                       const struct up_config *from, const struct up_config *config)
 {
-    add_layout_moves(moves, limits, config);
     add_kept_moves(moves, limits, *config);
     add_stage_moves(moves, limits, *config);
     add_slice_moves(moves, limits, from, config);
+    add_layout_moves(moves, limits, config); // of very many ranks, as many as there is room for
 }
 
 // As few blocks in host memory as fit, which `at` does with more.
