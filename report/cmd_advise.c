@@ -1,5 +1,6 @@
 /* advise: which techniques to switch on, what they would change, and what fits. */
 #include "report/report.h"
+#include "report/sections.h"
 #include "report/sections_advice.h"
 #include "report/sections_modelled.h"
 
@@ -106,10 +107,12 @@ static enum up_status tell_command(struct up_emitter *emitter, const struct up_a
     return UP_OK;
 }
 
-static void tell_all(struct up_emitter *emitter, const struct up_advice *advice, const char *path,
+static void tell_all(struct up_emitter *emitter, const struct up_advice *advice,
+                     const struct up_run *run, const struct up_run_facts *facts,
                      const struct advise_options *o, const struct answers *answers)
 {
-    up_section_now(emitter, advice, path);
+    up_section_now(emitter, advice, run->path);
+    up_section_incomplete(emitter, facts);
     up_section_ladder(emitter, advice);
     up_section_path(emitter, advice);
     up_section_knob(emitter, advice, answers->knob, answers->knob_count);
@@ -129,9 +132,11 @@ static enum up_status advise_by_reruns(const struct up_arguments *arguments,
     const struct up_advice_asked asked = {.machine = o->machine, .fit = o->fit, .seq = o->seq};
     struct up_advice advice = {0};
     struct answers answers = {.knob_count = 0};
+    struct up_run_facts facts;
+    UP_TRY(up_run_facts_read(run, &facts, err));
     UP_TRY(up_advice_read(run, &asked, &advice, err));
     UP_TRY(find_all(&advice, o, &answers, err));
-    tell_all(emitter, &advice, run->path, o, &answers);
+    tell_all(emitter, &advice, run, &facts, o, &answers);
     UP_TRY(tell_command(emitter, &advice, answers.chosen, err));
     up_run_close(run);
     up_advice_store(&advice, arguments->positional[0], &answers.best, answers.fits);
@@ -165,6 +170,7 @@ static enum up_status advise_by_rules(const struct advise_options *o, const stru
     UP_TRY(up_breakdown_read(run, UP_NONE, UP_NONE, &breakdown, err));
     UP_TRY(up_modelled_read(run, &breakdown, o->fit, true, &modelled, err));
     up_section_modelled_now(emitter, &modelled, &facts, run->path, why);
+    up_section_incomplete(emitter, &facts);
     if (facts.injected)
         up_emit_note(emitter, "its tensors are allocations of the driver: whether they hold "
                               "weights, activations or what a framework keeps free is not known, "

@@ -1,6 +1,7 @@
 /* tensors: lifetimes as a table, largest first, of the whole trace or of what is asked for. */
 #include "report/peak.h"
 #include "report/report.h"
+#include "report/sections.h"
 
 #include <math.h>
 #include <string.h>
@@ -241,11 +242,14 @@ static enum up_status run_tensors(const void *values, const struct up_arguments 
     struct tensors_options o = *(const struct tensors_options *)values;
     int64_t asked = o.step;
     struct up_run run = {0};
+    struct up_run_facts facts;
     UP_TRY(up_run_open_only(arguments, &run, err));
+    UP_TRY(up_run_facts_read(&run, &facts, err));
     UP_TRY(up_rank_check(&run, o.rank, err));
     UP_TRY(check_category(&run, o.category, err));
     if (asked != UP_NONE) UP_TRY(up_step_find(&run, o.rank, asked, &o.step, err));
     UP_TRY(emit_totals(&run, &o, emitter, err));
+    up_section_incomplete(emitter, &facts);
     if (asked != o.step)
         up_emit_note(emitter, "step %lld repeated step %lld event for event: these are step %lld's",
                      (long long)asked, (long long)o.step, (long long)o.step);

@@ -5,6 +5,7 @@
 #include "report/ranges.h"
 #include "report/replay.h"
 #include "report/report.h"
+#include "report/sections.h"
 
 #include <string.h>
 
@@ -146,15 +147,18 @@ static enum up_status run_timeline(const void *values, const struct up_arguments
     const struct timeline_options *o = values;
     struct up_run run = {0};
     struct up_replay replay = {0};
+    struct up_run_facts facts;
     struct up_peak peak;
     int64_t first = 0, end = 0;
     UP_TRY(up_run_open_only(arguments, &run, err));
+    UP_TRY(up_run_facts_read(&run, &facts, err));
     UP_TRY(up_peak_find(&run, o->rank, o->step, &peak, err));
     if (peak.rank != UP_NONE)
         UP_TRY(up_replay_read(&run, peak.rank, (enum up_space)o->space, &replay, err));
     up_replay_span(&replay, peak.step, &first, &end);
     emit_heading(emitter, &run, &peak, o,
                  end > first ? up_replay_highest(&replay, first, end) : NULL, end - first);
+    up_section_incomplete(emitter, &facts);
     if (end > first)
         UP_TRY(emit_points(&run, peak.rank, &replay, first, end, o->rows, emitter, err));
 out:

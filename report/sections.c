@@ -77,9 +77,10 @@ static void emit_options(struct up_emitter *emitter, const struct up_run_options
     up_emit_object_end(emitter);
 }
 
-static void note_incomplete(struct up_emitter *emitter, const struct up_run_facts *facts)
+void up_section_incomplete(struct up_emitter *emitter, const struct up_run_facts *facts)
 {
     char ended[128] = "no step has ended";
+    if (facts->complete) return;
     if (facts->injected) {
         up_emit_note(emitter, "INCOMPLETE: the program was killed or is still going");
         return;
@@ -104,7 +105,7 @@ static void note_outcome(struct up_emitter *emitter, const struct up_run_facts *
 {
     const char *why = *facts->diagnostic ? facts->diagnostic : "the trace does not say why";
     bool failed = *facts->outcome && strcmp(facts->outcome, "ok") != 0;
-    if (!facts->complete) note_incomplete(emitter, facts);
+    up_section_incomplete(emitter, facts);
     if (facts->out_of_memory || !strcmp(facts->diagnostic_kind, "out_of_memory"))
         up_emit_note(emitter, "OUT OF MEMORY: %s", why);
     else if (failed && !strcmp(facts->outcome, "failed"))

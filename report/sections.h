@@ -11,6 +11,8 @@
 /* "run": what was run, how far it got, what went wrong. */
 void up_section_run(struct up_emitter *emitter, const struct up_run *run,
                     const struct up_run_facts *facts);
+/* A note of how far a run got that has not ended; none of one that has. up_section_run has it. */
+void up_section_incomplete(struct up_emitter *emitter, const struct up_run_facts *facts);
 
 /* "out_of_memory": what did not fit, what filled the memory then. Nothing where that is not known.
  */

@@ -394,6 +394,7 @@ static void emit_longest(struct up_emitter *emitter, const struct up_advice *adv
                 {"heads", "then device memory ends: the ranks do not divide the query heads"},
                 {"none", "not looked for beyond"}};
     const char *end = end_of(longest);
+    char form[CELL];
     if (!longest->found) {
         up_emit_null(emitter, key);
         up_emit_heading_begin(emitter);
@@ -403,7 +404,8 @@ static void emit_longest(struct up_emitter *emitter, const struct up_advice *adv
     }
     up_emit_object_begin(emitter, key);
     up_emit_heading_begin(emitter);
-    up_emit_tokens(emitter, "seq_len", heading, longest->best.config.seq);
+    snprintf(form, sizeof form, "%s: {} tokens", heading);
+    up_emit_tokens(emitter, "seq_len", form, longest->best.config.seq);
     up_emit_text(emitter, "ended_by", NULL, end);
     for (int i = 0; i < UP_COUNT(ends); i++)
         if (!strcmp(ends[i].word, end)) up_emit_piece(emitter, "{}", ends[i].text);
@@ -418,8 +420,8 @@ void up_section_longest(struct up_emitter *emitter, const struct up_advice *advi
                         const struct up_longest *as_it_is, const struct up_longest *any)
 {
     up_emit_object_begin(emitter, "longest");
-    emit_longest(emitter, advice, "as_it_is", "Longest with these options: {} tokens", as_it_is);
-    emit_longest(emitter, advice, "any", "Longest with any: {} tokens", any);
+    emit_longest(emitter, advice, "as_it_is", "Longest with these options", as_it_is);
+    emit_longest(emitter, advice, "any", "Longest with any", any);
     up_emit_object_end(emitter);
 }
 

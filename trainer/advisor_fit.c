@@ -4,8 +4,8 @@
  * and what blocks keep and where; each with slices everywhere, then with few heads a stage, where
  * it does not fit otherwise. Combinations come by the number of their techniques, and those that
  * have all techniques of one that fits already, and more, are left out; so are those that cannot
- * fit by arithmetic. The best are then refined by what is counted in blocks, and slices undone
- * where there is room. */
+ * fit by arithmetic. From the best of them on one thing after the other is changed, as long as that
+ * makes it faster, what blocks keep being shared anew between device and host each time. */
 #include "trainer/advisor_impl.h"
 
 #include <stdlib.h>
@@ -262,29 +262,6 @@ static enum up_status try_level(struct lattice *lattice, int level, enum way way
     return rc;
 }
 
-// Between as few as can be, which fit, and all, which do not: the most that fit.
-static enum up_status widen_stages(struct lattice *lattice, struct combination *c,
-                                   struct up_error *err)
-{
-    enum up_status rc = UP_OK;
-    int64_t heads = c->config.model.heads;
-    if (c->way != WAY_STAGED) return UP_OK;
-    for (int64_t u = heads - c->config.cp; u > c->config.cp; u -= c->config.cp) {
-        struct up_config wider = c->best.config;
-        struct up_candidate here;
-        enum up_room room;
-        if (heads % u) continue;
-        wider.upipe = u;
-        UP_TRY(up_try_config(lattice->forecaster, &wider, lattice->limits, UP_FORECAST_BRIEF, &here,
-                             &room, err));
-        if (room != UP_ROOM_FITS) continue;
-        if (here.forecast->step_s < c->best.forecast->step_s) c->best = here;
-        break;
-    }
-out:
-    return rc;
-}
-
 static void skip_dominated(struct lattice *lattice)
 {
     for (int i = 0; i < lattice->count; i++)
@@ -319,56 +296,150 @@ static struct combination *fastest(struct lattice *lattice)
     return best;
 }
 
-/* --- Blocks by number ----------------------------------------------------------------------------
+/* --- One change after the other ------------------------------------------------------------------
  */
 
-static void take_if_faster(struct up_candidate *best, const struct up_candidate *other)
+static int options_on(const struct up_config *c)
 {
-    if (other->forecast->step_s < best->forecast->step_s) *best = *other;
+    return c->fsdp + c->optimizer_host + checkpoint_order(c) + (c->tile_mlp > 0) +
+           (c->tile_attn > 0) + (c->tile_loss > 0) + (up_config_stage_heads(c) < c->model.heads);
 }
 
-// Some blocks keep attention's output, as many as there is room for.
-static enum up_status keep_attention(struct lattice *lattice, const struct up_config *config,
-                                     struct up_candidate *best, struct up_error *err)
+// Faster by two thousandths, or not slower with fewer options: less is not worth a change.
+static bool is_better(const struct up_candidate *a, const struct up_candidate *b)
 {
-    enum up_status rc = UP_OK;
-    int64_t layers = up_config_layers(config), low = 0, high = layers;
-    if (config->checkpoint != UP_CHECKPOINT_BLOCK) return UP_OK;
-    while (low < high) {
-        struct up_config some = *config;
-        struct up_candidate here;
-        enum up_room room;
-        some.checkpoint = UP_CHECKPOINT_ATTN;
-        some.offload_layers = config->offload_layers ? layers : 0;
-        // All, if that is possible; otherwise by halves.
-        some.attn_layers = low || high < layers ? (low + high + 1) / 2 : high;
-        UP_TRY(up_share_kept(lattice->forecaster, &some, lattice->limits, &here, &room, err));
-        if (room != UP_ROOM_FITS) {
-            high = some.attn_layers - 1;
-            continue;
-        }
-        low = some.attn_layers;
-        take_if_faster(best, &here);
+    double x = a->forecast->step_s, y = b->forecast->step_s;
+    return x < y * 0.998 || (x <= y && options_on(&a->config) < options_on(&b->config));
+}
+
+enum { MAX_MOVES = 128 };
+
+// Configs one change away, with what blocks keep as is fastest: nothing in host memory, and
+// attention's output of all, where any is kept.
+struct moves {
+    struct up_candidate all[MAX_MOVES];
+    int count;
+};
+
+// All blocks, or as many as the host can take by arithmetic.
+static int64_t most_sent(const struct up_config *config, const struct up_limits *limits)
+{
+    struct up_config sent = *config;
+    sent.offload_layers = up_config_layers(config);
+    if (!limits->host_bytes || limits->shared) return sent.offload_layers;
+    return blocks_that_go(&sent, limits, limits->host_bytes);
+}
+
+// Does not fit by arithmetic, however many blocks keep attention's output and wherever that waits.
+static bool cannot_be_shared(const struct up_config *config, const struct up_limits *limits)
+{
+    struct up_config shared = *config;
+    if (config->checkpoint != UP_CHECKPOINT_NONE) {
+        shared.checkpoint = UP_CHECKPOINT_BLOCK;
+        shared.offload_layers = most_sent(&shared, limits);
     }
-out:
-    return rc;
+    return cannot_fit(&shared, limits);
 }
 
-// What need not go to the host stays on the device.
-static enum up_status keep_on_device(struct lattice *lattice, struct up_candidate *best,
+static void add_move(struct moves *moves, const struct up_limits *limits, struct up_config config)
+{
+    struct up_error error;
+    config.offload_layers = 0;
+    config.attn_layers = up_config_layers(&config);
+    if (moves->count == MAX_MOVES || up_config_check(&config, &error)) return;
+    if (cannot_be_shared(&config, limits)) return;
+    moves->all[moves->count++].config = config;
+}
+
+static void add_kept_moves(struct moves *moves, const struct up_limits *limits,
+                           struct up_config config)
+{
+    static const enum up_checkpoint kinds[] = {UP_CHECKPOINT_NONE, UP_CHECKPOINT_ATTN,
+                                               UP_CHECKPOINT_BLOCK};
+    for (int k = 0; k < UP_COUNT(kinds); k++) {
+        config.checkpoint = kinds[k];
+        add_move(moves, limits, config);
+    }
+}
+
+static void add_stage_moves(struct moves *moves, const struct up_limits *limits,
+                            struct up_config config)
+{
+    int64_t heads = config.model.heads;
+    for (int64_t u = config.cp; u <= heads; u += config.cp) {
+        config.upipe = u == heads ? 0 : u;
+        if (heads % u == 0) add_move(moves, limits, config);
+    }
+}
+
+// Slices of the usual size, or none, where the run has none.
+static void add_slice_moves(struct moves *moves, const struct up_limits *limits,
+                            const struct up_config *from, const struct up_config *config)
+{
+    static const size_t tiles[] = {offsetof(struct up_config, tile_attn),
+                                   offsetof(struct up_config, tile_mlp),
+                                   offsetof(struct up_config, tile_loss)};
+    struct up_config sliced = *config;
+    up_slice_all(&sliced);
+    for (int i = 0; i < UP_COUNT(tiles); i++) {
+        struct up_config other = *config;
+        int64_t *tile = (int64_t *)((char *)&other + tiles[i]);
+        if (*(const int64_t *)((const char *)from + tiles[i])) continue;
+        *tile = *tile ? 0 : *(const int64_t *)((const char *)&sliced + tiles[i]);
+        add_move(moves, limits, other);
+    }
+}
+
+// Where model state is and how many share a sequence: what makes room within a rank may be needed
+// with it, slices or few heads a stage as well.
+static void add_layout(struct moves *moves, const struct up_limits *limits, struct up_config config)
+{
+    add_move(moves, limits, config);
+    up_slice_all(&config);
+    add_move(moves, limits, config);
+    config.upipe = config.cp < config.model.heads ? config.cp : 0;
+    add_move(moves, limits, config);
+}
+
+static void add_layout_moves(struct moves *moves, const struct up_limits *limits,
+                             const struct up_config *config)
+{
+    struct up_config other = *config;
+    add_layout(moves, limits, other);
+    other.optimizer_host = !config->optimizer_host;
+    add_layout(moves, limits, other);
+    other = *config;
+    other.fsdp = !config->fsdp;
+    if (up_config_ranks(config) > 1) add_layout(moves, limits, other);
+    for (int64_t cp = 1; cp <= up_config_ranks(config); cp++)
+        if (cp != config->cp && up_config_set_cp(config, cp, &other))
+            add_layout(moves, limits, other);
+}
+
+static void add_moves(struct moves *moves, const struct up_limits *limits,
+                      const struct up_config *from, const struct up_config *config)
+{
+    add_kept_moves(moves, limits, *config);
+    add_stage_moves(moves, limits, *config);
+    add_slice_moves(moves, limits, from, config);
+    add_layout_moves(moves, limits, config); // of very many ranks, as many as there is room for
+}
+
+// As few blocks in host memory as fit, which `at` does with more.
+static enum up_status keep_on_device(struct lattice *lattice, struct up_candidate *at,
                                      struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    int64_t low = 1, high = best->config.offload_layers;
+    int64_t low = 1, high = at->config.offload_layers;
     while (low < high) {
-        struct up_config fewer = best->config;
+        struct up_config fewer = at->config;
         struct up_candidate here;
         enum up_room room;
         fewer.offload_layers = (low + high) / 2;
         UP_TRY(up_try_config(lattice->forecaster, &fewer, lattice->limits, UP_FORECAST_BRIEF, &here,
                              &room, err));
-        bool good = room == UP_ROOM_FITS && here.forecast->step_s <= best->forecast->step_s;
-        if (good) *best = here;
+        bool good = room == UP_ROOM_FITS && here.forecast->step_s <= at->forecast->step_s;
+        if (good) *at = here;
         if (good)
             high = fewer.offload_layers;
         else
@@ -378,57 +449,170 @@ out:
     return rc;
 }
 
-// Slices that the run has not, undone where that fits and takes no longer.
-static enum up_status undo_slices(struct lattice *lattice, const struct up_config *from,
-                                  struct up_candidate *best, struct up_error *err)
+// What blocks keep, shared between device and host so that it fits. Most that does not is known
+// without a forecast.
+static enum up_status share(struct lattice *lattice, const struct up_config *config,
+                            struct up_candidate *at, bool *fits, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    static const size_t tiles[] = {offsetof(struct up_config, tile_attn),
-                                   offsetof(struct up_config, tile_mlp),
-                                   offsetof(struct up_config, tile_loss)};
-    for (int i = 0; i < UP_COUNT(tiles); i++) {
-        struct up_config whole = best->config;
-        struct up_candidate here;
-        enum up_room room;
-        if (*(const int64_t *)((const char *)from + tiles[i])) continue;
-        *(int64_t *)((char *)&whole + tiles[i]) = 0;
-        UP_TRY(up_try_config(lattice->forecaster, &whole, lattice->limits, UP_FORECAST_BRIEF, &here,
+    struct up_config sent = *config;
+    enum up_room room = UP_ROOM_DEVICE;
+    if (!cannot_fit(config, lattice->limits))
+        UP_TRY(up_try_config(lattice->forecaster, config, lattice->limits, UP_FORECAST_BRIEF, at,
                              &room, err));
-        if (room == UP_ROOM_FITS && here.forecast->step_s <= best->forecast->step_s) *best = here;
+    if (room != UP_ROOM_FITS && config->checkpoint != UP_CHECKPOINT_NONE) {
+        sent.offload_layers = most_sent(config, lattice->limits);
+        if (!cannot_fit(&sent, lattice->limits))
+            UP_TRY(up_share_kept(lattice->forecaster, &sent, lattice->limits, at, &room, err));
+    }
+out:
+    *fits = room == UP_ROOM_FITS;
+    return rc;
+}
+
+// Attention's output kept by as many blocks as there is room for, `least` or more: all are too
+// many.
+static enum up_status share_attention(struct lattice *lattice, const struct up_config *config,
+                                      int64_t least, struct up_candidate *at, bool *fits,
+                                      struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    int64_t low = least - 1, high = up_config_layers(config) - 1, next = least;
+    while (low < high) {
+        struct up_config some = *config;
+        struct up_candidate here;
+        bool good;
+        some.attn_layers = next;
+        UP_TRY(share(lattice, &some, &here, &good, err));
+        if (good) *at = here;
+        *fits = *fits || good;
+        if (good)
+            low = next;
+        else
+            high = next - 1;
+        // Mostly there is no room for even one more.
+        next = low == least ? least + 1 : (low + high + 1) / 2;
     }
 out:
     return rc;
 }
 
-// The one that had its turn, and those that differ from it only in where kept blocks wait.
-static void skip_similar(struct lattice *lattice, const struct combination *done)
-{
-    const struct up_config *b = &done->config;
-    for (int i = 0; i < lattice->count; i++) {
-        const struct up_config *a = &lattice->all[i].config;
-        if (a->cp == b->cp && a->fsdp == b->fsdp && a->optimizer_host == b->optimizer_host &&
-            a->checkpoint == b->checkpoint)
-            lattice->all[i].fits = false;
-    }
-}
-
-enum { REFINED = 2 }; // combinations, the fastest first
-
-static enum up_status refine(struct lattice *lattice, const struct up_config *from,
-                             struct up_candidate *best, bool *found, struct up_error *err)
+// `config`, whose blocks keep nothing in host memory, changed in that so that it fits and may be
+// better than `best`.
+static enum up_status make_fit(struct lattice *lattice, const struct up_config *config,
+                               const struct up_candidate *best, struct up_candidate *at, bool *fits,
+                               struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    for (int n = 0; n < REFINED; n++) {
-        struct combination *c = fastest(lattice);
-        if (!c) break;
-        UP_TRY(widen_stages(lattice, c, err));
-        UP_TRY(undo_slices(lattice, from, &c->best, err));
-        if (!*found) *best = c->best;
-        *found = true;
-        take_if_faster(best, &c->best);
-        UP_TRY(keep_attention(lattice, &c->best.config, best, err));
-        skip_similar(lattice, c);
+    bool alike = best->config.cp == config->cp && best->config.checkpoint == UP_CHECKPOINT_ATTN;
+    UP_TRY(share(lattice, config, at, fits, err));
+    if (!*fits && config->checkpoint == UP_CHECKPOINT_ATTN)
+        UP_TRY(
+            share_attention(lattice, config, alike ? best->config.attn_layers : 1, at, fits, err));
+    if (*fits) UP_TRY(keep_on_device(lattice, at, err));
+out:
+    return rc;
+}
+
+static bool same_kept(const struct up_config *a, const struct up_config *b)
+{
+    return a->cp == b->cp && a->checkpoint == b->checkpoint;
+}
+
+// The change alone: what blocks keep stays where it is.
+static struct up_config kept_as_in(const struct up_config *config, const struct up_config *now)
+{
+    struct up_config alike = *config;
+    alike.attn_layers = now->attn_layers;
+    alike.offload_layers = now->offload_layers;
+    return alike;
+}
+
+// Forecasts that may_be_better asks for, at once.
+static enum up_status ask_alike(struct lattice *lattice, const struct moves *moves,
+                                const struct up_candidate *best, struct up_error *err)
+{
+    struct up_candidate alike[MAX_MOVES], *list[MAX_MOVES] = {NULL};
+    int count = 0;
+    for (int i = 0; i < moves->count; i++) {
+        const struct up_candidate *move = &moves->all[i];
+        if (!same_kept(&move->config, &best->config) || !is_better(move, best)) continue;
+        alike[count].config = kept_as_in(&move->config, &best->config);
+        list[count] = &alike[count];
+        count++;
     }
+    return up_forecaster_ask_all(lattice->forecaster, list, count, UP_FORECAST_BRIEF, err);
+}
+
+/* False where a change alone makes nothing faster, and leaves no room for one more block's
+ * attention output: what most changes come to, known by few forecasts. What blocks keep must be
+ * looked for from the beginning with another cp or checkpoint, for which more has to be in it. */
+static enum up_status may_be_better(struct lattice *lattice, const struct up_candidate *move,
+                                    const struct up_candidate *best, bool *may,
+                                    struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_config alike = kept_as_in(&move->config, &best->config);
+    struct up_candidate here;
+    enum up_room room;
+    *may = !same_kept(&move->config, &best->config) &&
+           move->forecast->step_s < best->forecast->step_s * 0.995;
+    if (*may || !same_kept(&move->config, &best->config)) return UP_OK;
+    UP_TRY(up_try_config(lattice->forecaster, &alike, lattice->limits, UP_FORECAST_BRIEF, &here,
+                         &room, err));
+    *may = is_better(&here, best);
+    if (*may || room != UP_ROOM_FITS || alike.attn_layers == up_config_layers(&alike)) return UP_OK;
+    alike.attn_layers++;
+    alike.offload_layers = 0;
+    UP_TRY(share(lattice, &alike, &here, may, err));
+    *may = *may && is_better(&here, best);
+out:
+    return rc;
+}
+
+static int fastest_first(const void *a, const void *b)
+{
+    double x = ((const struct up_candidate *)a)->forecast->step_s;
+    double y = ((const struct up_candidate *)b)->forecast->step_s;
+    return (x > y) - (x < y);
+}
+
+// The best change of all, if one is better than none.
+static enum up_status improve_once(struct lattice *lattice, const struct up_config *from,
+                                   struct up_candidate *best, bool *improved, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct moves moves = {.count = 0};
+    struct up_candidate *list[MAX_MOVES] = {NULL};
+    *improved = false;
+    add_moves(&moves, lattice->limits, from, &best->config);
+    for (int i = 0; i < moves.count; i++) list[i] = &moves.all[i];
+    UP_TRY(up_forecaster_ask_all(lattice->forecaster, list, moves.count, UP_FORECAST_BRIEF, err));
+    qsort(moves.all, (size_t)moves.count, sizeof moves.all[0], fastest_first);
+    UP_TRY(ask_alike(lattice, &moves, best, err));
+    for (int i = 0; i < moves.count; i++) {
+        struct up_candidate here;
+        bool may = false, fits;
+        if (is_better(&moves.all[i], best))
+            UP_TRY(may_be_better(lattice, &moves.all[i], best, &may, err));
+        if (!may) continue;
+        UP_TRY(make_fit(lattice, &moves.all[i].config, best, &here, &fits, err));
+        if (!fits || !is_better(&here, best)) continue;
+        *best = here;
+        *improved = true;
+    }
+out:
+    return rc;
+}
+
+// As few blocks in host memory as it takes, then one change after the other as long as that helps.
+static enum up_status improve(struct lattice *lattice, const struct up_config *from,
+                              struct up_candidate *best, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    bool improved = true;
+    UP_TRY(keep_on_device(lattice, best, err));
+    while (improved) UP_TRY(improve_once(lattice, from, best, &improved, err));
 out:
     return rc;
 }
@@ -448,12 +632,12 @@ static enum up_status search(struct up_forecaster *forecaster, const struct up_c
     if (!lattice.all) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     build(&lattice, config);
     UP_TRY(try_all(&lattice, err));
-    UP_TRY(refine(&lattice, config, best, found, err));
+    const struct combination *start = fastest(&lattice);
+    if (start) *best = start->best;
+    *found = start != NULL;
     // Only what is leanest in all respects is left, some of it neither here nor there.
     if (!*found) UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
-    if (!*found) goto out;
-    UP_TRY(keep_on_device(&lattice, best, err));
-    UP_TRY(undo_slices(&lattice, config, best, err));
+    if (*found) UP_TRY(improve(&lattice, config, best, err));
 out:
     free(lattice.all);
     return rc;
@@ -461,28 +645,49 @@ out:
 
 enum { PLANS = 4 }; // searches, each with less room than the one before, whose plan did not fit
 
+static enum up_status try_planned(struct up_forecaster *forecaster, const struct up_limits *limits,
+                                  struct up_candidate *best, bool *fits, struct up_error *err)
+{
+    enum up_room room;
+    enum up_status rc =
+        up_try_config(forecaster, &best->config, limits, UP_FORECAST_PLANNED, best, &room, err);
+    *fits = rc == UP_OK && room == UP_ROOM_FITS;
+    return rc;
+}
+
+// What placing the step's tensors takes more than they are is not to be had.
+static void take_off(struct up_limits *less, const struct up_candidate *planned)
+{
+    const struct up_forecast *f = planned->forecast;
+    int64_t device = f->arena_bytes[UP_SPACE_DEVICE] - f->peak_bytes;
+    int64_t host = f->arena_bytes[UP_SPACE_HOST] - f->host_bytes;
+    int64_t ranks = up_config_ranks(&planned->config);
+    if (less->node_ranks) ranks = up_min(ranks, less->node_ranks);
+    host += less->shared ? device : 0;
+    if (less->device_bytes) less->device_bytes -= up_max(device, 1);
+    if (less->host_bytes) less->host_bytes -= up_max(host * ranks, 1);
+}
+
 enum up_status up_advise_cheapest(struct up_forecaster *forecaster, const struct up_config *config,
                                   const struct up_limits *limits, struct up_candidate *best,
                                   bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_limits less = *limits;
-    enum up_room room = UP_ROOM_FITS;
-    for (int tries = 0; tries < PLANS; tries++) {
+    enum up_room room;
+    bool fits = false;
+    for (int tries = 0; tries < PLANS && !fits; tries++) {
         UP_TRY(search(forecaster, config, &less, best, found, err));
-        if (!*found) return UP_OK;
-        UP_TRY(up_try_config(forecaster, &best->config, limits, UP_FORECAST_PLANNED, best, &room,
-                             err));
-        if (room == UP_ROOM_FITS) return UP_OK;
-        // Placing the step's tensors takes a little more than they are.
-        const struct up_forecast *f = best->forecast;
-        int64_t device = f->arena_bytes[UP_SPACE_DEVICE] - f->peak_bytes;
-        int64_t host = f->arena_bytes[UP_SPACE_HOST] - f->host_bytes;
-        host += limits->shared ? device : 0;
-        if (less.device_bytes) less.device_bytes -= up_max(device, 1);
-        if (less.host_bytes) less.host_bytes -= up_max(host * up_config_ranks(config), 1);
+        if (!*found) break;
+        UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+        if (!fits) take_off(&less, best);
     }
-    *found = false;
+    // Plans differ in what they take more: that of the leanest may be one that fits.
+    if (!fits) {
+        UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
+        if (*found) UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+    }
+    *found = fits;
 out:
     return rc;
 }

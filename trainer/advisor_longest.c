@@ -133,24 +133,55 @@ out:
     return rc;
 }
 
-// A plan needs a little more than the live peak: the longest whose plan fits, too.
+// The plan of the best so far: it needs a little more than the live peak.
+static enum up_status try_plan(struct probe *probe, bool *fits, struct up_error *err)
+{
+    enum up_room room;
+    enum up_status rc = up_try_config(probe->forecaster, &probe->best.config, probe->limits,
+                                      UP_FORECAST_PLANNED, &probe->best, &room, err);
+    if (rc) return rc;
+    *fits = room == UP_ROOM_FITS;
+    if (!*fits) probe->room = room;
+    return UP_OK;
+}
+
+static enum up_status try_planned_length(struct probe *probe, int64_t seq, bool *fits,
+                                         struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    UP_TRY(try_length(probe, seq, fits, err));
+    if (*fits) UP_TRY(try_plan(probe, fits, err));
+out:
+    return rc;
+}
+
+// The longest whose plan fits, too: shorter in steps that double, then by halves between.
 static enum up_status verify(struct probe *probe, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     enum { TRIES = 6 };
-    for (int i = 0; probe->any && i < TRIES; i++) {
-        struct up_candidate *best = &probe->best;
-        int64_t seq = best->config.seq, shorter = seq - grain_of(seq, best->config.cp) * (1 << i);
-        enum up_room room;
-        bool fits = false;
-        UP_TRY(up_try_config(probe->forecaster, &best->config, probe->limits, UP_FORECAST_PLANNED,
-                             best, &room, err));
-        if (room == UP_ROOM_FITS) return UP_OK;
-        probe->room = room;
-        probe->any = false;
-        if (shorter >= best->config.cp) UP_TRY(try_length(probe, shorter, &fits, err));
+    struct up_candidate good = probe->best;
+    int64_t high = good.config.seq, grain = grain_of(high, good.config.cp), seq;
+    bool fits = false;
+    if (!probe->any) return UP_OK;
+    UP_TRY(try_plan(probe, &fits, err));
+    if (fits) return UP_OK;
+    for (int i = 0; i < TRIES && !fits && high - grain * (1 << i) >= good.config.cp; i++) {
+        seq = high - grain * (1 << i);
+        UP_TRY(try_planned_length(probe, seq, &fits, err));
+        if (!fits) high = seq;
     }
-    probe->any = false;
+    probe->any = fits;
+    if (!fits) return UP_OK;
+    good = probe->best;
+    while ((seq = between(probe, good.config.seq, high, (double)(good.config.seq + high) / 2))) {
+        UP_TRY(try_planned_length(probe, seq, &fits, err));
+        if (fits)
+            good = probe->best;
+        else
+            high = seq;
+    }
+    probe->best = good;
 out:
     return rc;
 }

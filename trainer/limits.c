@@ -57,18 +57,18 @@ int64_t up_limits_state(const struct up_config *config)
     return times(share, bytes);
 }
 
-// Elements that block `layer` keeps for its backward, a local token.
-static int64_t kept_by(const struct up_config *config, int64_t layer)
+// Elements that block `layer` keeps for its backward, a local token: its input, and what else.
+static int64_t kept_beside_input(const struct up_config *config, int64_t layer)
 {
     const struct up_model *m = &config->model;
     int64_t attention = m->heads * m->head_dim;
     switch (up_config_checkpoint(config, layer)) {
     case UP_CHECKPOINT_BLOCK:
-        return m->hidden;
+        return 0;
     case UP_CHECKPOINT_ATTN:
-        return m->hidden + attention;
+        return attention;
     default:
-        return 2 * m->hidden + 2 * attention + 2 * m->ff;
+        return m->hidden + 2 * attention + 2 * m->ff;
     }
 }
 
@@ -76,9 +76,9 @@ static int64_t kept_bytes(const struct up_config *config, bool on_host)
 {
     int64_t sum = 0, tokens = config->batch * (config->seq / config->cp);
     for (int64_t layer = 0; layer < up_config_layers(config); layer++) {
-        // The last input stays on the device, of which the floor need not know.
-        bool sent = up_config_offloads_input(config, layer);
-        if (sent == on_host) sum += kept_by(config, layer);
+        if (up_config_offloads_input(config, layer) == on_host) sum += config->model.hidden;
+        if (up_config_offloads_attention(config, layer) == on_host)
+            sum += kept_beside_input(config, layer);
     }
     return times(times(sum, tokens), up_dtype_bytes[config->dtype]);
 }

@@ -330,6 +330,10 @@ static void test_longest_and_no(void **state)
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "Longest with these options: "));
     assert_non_null(strstr(program.out, "then device memory ends"));
+    program_run(&program, "upipe-report", "advise", trace, "--max-seq", "--fit", "12MiB");
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "Longest with these options: no length fits\n"));
+    assert_non_null(strstr(program.out, "Longest with any: "));
     program_run(&program, "upipe-report", "advise", trace, "--seq", "1M");
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "sequence 1M"));

@@ -310,9 +310,19 @@ static void test_live_run(void **state)
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.out, "INCOMPLETE"));
     assert_non_null(strstr(o.out, "Peak 13.5 MiB"));
+    outcome_release(&o);
+    // What any page tells of it may not be all.
+    static const char *const pages[] = {"peak", "timeline", "tensors", "advise", "history"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        char command[64];
+        snprintf(command, sizeof command, "%s run.db", pages[i]);
+        o = report("", command);
+        assert_int_equal(o.status, 0);
+        assert_non_null(strstr(o.out, "INCOMPLETE"));
+        outcome_release(&o);
+    }
     fixture_sql(&f, "ROLLBACK");
     sqlite3_close(f.db);
-    outcome_release(&o);
 }
 
 /* --- Speed -------------------------------------------------------------------------------------

@@ -190,6 +190,93 @@ static void test_cheapest_and_smallest(void **state)
     }
 }
 
+// Of long sequences what blocks keep is shared between device and host, and attention's output is
+// worth keeping by as many as there is room for: the more, the faster.
+static void test_more_room_is_faster(void **state)
+{
+    (void)state;
+    static const int64_t rooms[] = {139, 120, 80, 60, 40};
+    struct up_error error = {0};
+    double before = 0;
+    struct up_config config = plain("llama3-8b", UP_DEVICE_CUDA, 8, 1 << 20);
+    for (int i = 0; i < UP_COUNT(rooms); i++) {
+        struct site site;
+        struct up_candidate best;
+        bool found;
+        site_open(&site, "h200", UP_DEVICE_CUDA, rooms[i] * gib);
+        site.limits.host_bytes /= 3; // scarce, as at three times the length
+        must(up_advise_cheapest(site.forecaster, &config, &site.limits, &best, &found, &error));
+        assert_true(found);
+        printf("%3lld GiB: %.1f s\n", (long long)rooms[i], best.forecast->step_s);
+        assert_true(best.forecast->step_s > before * 0.998);
+        before = best.forecast->step_s;
+        site_close(&site);
+    }
+}
+
+enum { MAX_GRID = 2000 };
+
+// Many of the configs of one rank: what blocks keep and where, slices, stages, the optimizer.
+static int make_grid(const struct up_config *from, struct up_candidate *grid)
+{
+    struct up_error error;
+    int64_t layers = from->model.layers;
+    int count = 0;
+    for (int kept = -1; kept <= 4; kept++)
+        for (int sent = 0; sent <= 4; sent++)
+            for (int others = 0; others < 32; others++) {
+                struct up_config c = *from;
+                c.checkpoint = kept < 0    ? UP_CHECKPOINT_NONE
+                               : kept == 0 ? UP_CHECKPOINT_BLOCK
+                                           : UP_CHECKPOINT_ATTN;
+                c.attn_layers = kept > 0 ? kept * layers / 4 : layers;
+                c.offload_layers = sent * layers / 4;
+                c.tile_loss = others & 1 ? 1024 : 0;
+                c.tile_mlp = others & 2 ? 4096 : 0;
+                c.tile_attn = others & 4 ? 4096 : 0;
+                c.optimizer_host = others & 8;
+                c.upipe = others & 16 ? 16 : 0;
+                if (!up_config_check(&c, &error)) grid[count++].config = c;
+            }
+    assert_true(count <= MAX_GRID);
+    return count;
+}
+
+// None of those that fit is faster than the one that is said to be the fastest.
+static void test_none_is_faster(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct site site;
+    struct up_candidate *grid = calloc(MAX_GRID, sizeof *grid);
+    struct up_candidate **list = calloc(MAX_GRID, sizeof(struct up_candidate *));
+    struct up_config config = plain("llama3.2-1b", UP_DEVICE_CUDA, 1, 64 << 10);
+    int fitted = 0, count = make_grid(&config, grid);
+    site_open(&site, "h100-80g-x8", UP_DEVICE_CUDA, 0);
+    site.limits.host_bytes = 20 * gib;
+    for (int i = 0; i < count; i++) list[i] = &grid[i];
+    must(up_forecaster_ask_all(site.forecaster, list, count, UP_FORECAST_BRIEF, &error));
+    for (int64_t room = 72; room >= 8; room = room * 4 / 5) {
+        double fastest = INFINITY;
+        struct up_candidate best;
+        bool found;
+        site.limits.device_bytes = room * gib;
+        for (int i = 0; i < count; i++)
+            if (up_limits_check(&site.limits, &grid[i].config, grid[i].forecast) == UP_ROOM_FITS)
+                fastest = fmin(fastest, grid[i].forecast->step_s);
+        must(up_advise_cheapest(site.forecaster, &config, &site.limits, &best, &found, &error));
+        assert_true(found || isinf(fastest));
+        if (found && best.forecast->step_s > fastest * 1.002)
+            fail_msg("%d GiB: %g s, one of %d takes %g s", (int)room, best.forecast->step_s, count,
+                     fastest);
+        fitted += found;
+    }
+    assert_true(fitted >= 8);
+    site_close(&site);
+    free(list);
+    free(grid);
+}
+
 // One byte less than the plain run takes, and one technique is enough.
 static void test_smallest_is_small(void **state)
 {
@@ -264,6 +351,31 @@ static void test_longest_ends(void **state)
     site_close(&site);
 }
 
+// Plans take more than what they place, here the more and there the less: whatever the device, some
+// length is found, and what is found fits when it is asked about by itself.
+static void test_longest_plans(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_config config = tiny_on(1);
+    config.batch = 1;
+    for (int64_t mib = 12; mib <= 24; mib++) {
+        struct site site;
+        struct up_longest longest;
+        struct up_candidate best;
+        bool found;
+        site_open(&site, "generic", UP_DEVICE_CPU, mib << 20);
+        must(up_advise_longest(site.forecaster, &config, &site.limits, true, &longest, &error));
+        assert_true(longest.found);
+        struct up_config there = config;
+        there.seq = longest.best.config.seq;
+        assert_int_equal(room_of(&site, &longest.best.config, UP_FORECAST_PLANNED), UP_ROOM_FITS);
+        must(up_advise_cheapest(site.forecaster, &there, &site.limits, &best, &found, &error));
+        if (!found) fail_msg("%d MiB: %d tokens fit, and do not", (int)mib, (int)there.seq);
+        site_close(&site);
+    }
+}
+
 // All legal numbers of heads: fewer never take more, and what that costs is little.
 static void test_knob(void **state)
 {
@@ -322,8 +434,11 @@ int main(void)
         cmocka_unit_test(test_talk),
         cmocka_unit_test(test_table_1),
         cmocka_unit_test(test_cheapest_and_smallest),
+        cmocka_unit_test(test_more_room_is_faster),
+        cmocka_unit_test(test_none_is_faster),
         cmocka_unit_test(test_smallest_is_small),
         cmocka_unit_test(test_longest_ends),
+        cmocka_unit_test(test_longest_plans),
         cmocka_unit_test(test_knob),
         cmocka_unit_test(test_quick),
     };
