@@ -1,0 +1,135 @@
+/* What a config takes at least: whether it can fit by arithmetic, how many blocks' outputs the host
+ * can take, and the leanest config of all. */
+#include "trainer/advisor_impl.h"
+
+enum up_status up_try_config(struct up_forecaster *forecaster, const struct up_config *config,
+                             const struct up_limits *limits, enum up_forecast_depth depth,
+                             struct up_candidate *candidate, enum up_room *room,
+                             struct up_error *err)
+{
+    const struct up_forecast *forecast;
+    enum up_status rc = up_forecaster_ask(forecaster, config, depth, &forecast, err);
+    if (rc) return rc;
+    *candidate = (struct up_candidate){*config, forecast};
+    *room = up_limits_check(limits, config, forecast);
+    return UP_OK;
+}
+
+bool up_cannot_fit(const struct up_config *c, const struct up_limits *limits)
+{
+    int64_t ranks = up_config_ranks(c), device = up_limits_device_floor(c), host;
+    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    if (limits->device_bytes && device > limits->device_bytes) return true;
+    int64_t each = up_limits_host_floor(c) + (limits->shared ? device : 0);
+    return limits->host_bytes &&
+           (__builtin_mul_overflow(each, ranks, &host) || host > limits->host_bytes);
+}
+
+int64_t up_widest_cp(const struct up_config *config)
+{
+    struct up_config made;
+    int64_t cp = up_config_ranks(config);
+    while (cp > 1 && !up_config_set_cp(config, cp, &made)) cp--;
+    return cp;
+}
+
+static void slice(const struct up_config *config, int64_t usual, int64_t *tile)
+{
+    int64_t local = config->batch * up_config_tokens(config, 0);
+    int64_t wanted = up_technique_tile(config, usual);
+    if ((!*tile || *tile >= local) && wanted < local) *tile = wanted;
+}
+
+void up_slice_all(struct up_config *config)
+{
+    slice(config, 4096, &config->tile_mlp);
+    slice(config, 4096, &config->tile_attn);
+    slice(config, 1024, &config->tile_loss);
+}
+
+struct up_config up_leanest(const struct up_config *config, bool optimizer_host)
+{
+    struct up_config lean = *config;
+    lean.accum *= lean.batch;
+    lean.batch = 1;
+    up_config_set_cp(&lean, up_widest_cp(&lean), &lean);
+    lean.fsdp = up_config_ranks(&lean) > 1;
+    lean.optimizer_host = optimizer_host;
+    lean.checkpoint = UP_CHECKPOINT_BLOCK;
+    lean.attn_layers = lean.offload_layers = up_config_layers(&lean);
+    lean.upipe = lean.cp < lean.model.heads ? lean.cp : 0;
+    up_slice_all(&lean);
+    return lean;
+}
+
+// How many blocks' outputs the host can take, as far as arithmetic tells: at most so many.
+static int64_t blocks_that_go(const struct up_config *config, const struct up_limits *limits,
+                              int64_t room)
+{
+    struct up_config fewer = *config;
+    int64_t ranks = up_config_ranks(config), low = 0, high = config->offload_layers;
+    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    while (low < high) {
+        int64_t need;
+        fewer.offload_layers = (low + high + 1) / 2;
+        bool over = __builtin_mul_overflow(up_limits_host_floor(&fewer), ranks, &need);
+        if (!over && need <= room)
+            low = fewer.offload_layers;
+        else
+            high = fewer.offload_layers - 1;
+    }
+    return low;
+}
+
+int64_t up_most_sent(const struct up_config *config, const struct up_limits *limits)
+{
+    struct up_config sent = *config;
+    sent.offload_layers = up_config_layers(config);
+    if (!limits->host_bytes || limits->shared) return sent.offload_layers;
+    return blocks_that_go(&sent, limits, limits->host_bytes);
+}
+
+/* The device is no better off with fewer than go, and the host no worse. Where device memory is the
+ * host's, what goes makes no difference to the sum. */
+enum up_status up_share_kept(struct up_forecaster *forecaster, const struct up_config *config,
+                             const struct up_limits *limits, struct up_candidate *candidate,
+                             enum up_room *room, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_config fewer = *config;
+    int64_t spare = limits->host_bytes;
+    for (int tries = 0; tries < 3; tries++) {
+        if (limits->host_bytes && !limits->shared && config->offload_layers)
+            fewer.offload_layers = blocks_that_go(config, limits, spare);
+        UP_TRY(up_try_config(forecaster, &fewer, limits, UP_FORECAST_BRIEF, candidate, room, err));
+        if (*room != UP_ROOM_HOST || limits->shared) break;
+        // Besides the blocks there is a little more, which the arithmetic does not know.
+        int64_t need = up_limits_host_need(limits, &fewer, candidate->forecast);
+        spare -= up_max(1, need - limits->host_bytes);
+        if (spare < 0 || !fewer.offload_layers) break;
+    }
+out:
+    return rc;
+}
+
+enum up_status up_advise_leanest(struct up_forecaster *forecaster, const struct up_config *config,
+                                 const struct up_limits *limits, struct up_candidate *best,
+                                 bool *found, enum up_room *room, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_candidate here[2]; // the optimizer's state on the device, in host memory
+    enum up_room lacks[2];
+    for (int host = 0; host <= 1; host++) {
+        struct up_config lean = up_leanest(config, host);
+        UP_TRY(up_share_kept(forecaster, &lean, limits, &here[host], &lacks[host], err));
+    }
+    // Where neither fits, the one that could use less device memory says what stops it.
+    bool first = lacks[0] == UP_ROOM_FITS &&
+                 (lacks[1] != UP_ROOM_FITS || here[0].forecast->step_s <= here[1].forecast->step_s);
+    bool host_stops = lacks[0] == UP_ROOM_HOST || lacks[1] == UP_ROOM_HOST;
+    *best = here[!first];
+    *found = lacks[0] == UP_ROOM_FITS || lacks[1] == UP_ROOM_FITS;
+    *room = *found ? UP_ROOM_FITS : host_stops ? UP_ROOM_HOST : UP_ROOM_DEVICE;
+out:
+    return rc;
+}
