@@ -145,16 +145,33 @@ static void techniques_of(const struct up_run_facts *facts, char *text, size_t s
     if (!*text) append(text, size, "none", "");
 }
 
-static void emit_line(struct up_emitter *emitter, const struct line *line)
+// The last so many parts of the path.
+static const char *end_of(const char *path, int parts)
+{
+    const char *from = path + strlen(path);
+    while (from > path && (from[-1] != '/' || --parts > 0)) from--;
+    return from;
+}
+
+// The file's name, and its folder's before it where other runs have the name too.
+static const char *short_name(const struct line *lines, int count, const struct line *line)
+{
+    const char *name = end_of(line->path, 1);
+    for (int i = 0; i < count; i++)
+        if (&lines[i] != line && !strcmp(end_of(lines[i].path, 1), name))
+            return end_of(line->path, 2);
+    return name;
+}
+
+static void emit_line(struct up_emitter *emitter, const struct line *line, const char *name)
 {
     const struct up_run_facts *facts = &line->facts;
-    const char *slash = strrchr(line->path, '/');
     char techniques[128], day[11];
     snprintf(day, sizeof day, "%.10s", facts->started);
     techniques_of(facts, techniques, sizeof techniques);
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "run", NULL, line->path);
-    up_emit_cell(emitter, "run", slash && slash[1] ? slash + 1 : line->path);
+    up_emit_cell(emitter, "run", name);
     up_emit_text(emitter, "started", NULL, facts->started);
     up_emit_cell(emitter, "started", day);
     up_emit_text(emitter, "model", NULL, facts->model);
@@ -196,7 +213,8 @@ static void emit_lines(struct up_emitter *emitter, const struct line *lines, int
                                                {"tokens_per_s", "tok/s", true, 0, 0},
                                                {"outcome", "", false, 0, 13}};
     up_emit_table_begin(emitter, "runs", columns, UP_COUNT(columns));
-    for (int i = 0; i < count; i++) emit_line(emitter, &lines[i]);
+    for (int i = 0; i < count; i++)
+        emit_line(emitter, &lines[i], short_name(lines, count, &lines[i]));
     up_emit_table_end(emitter);
 }
 

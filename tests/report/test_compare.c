@@ -518,6 +518,21 @@ static void test_history_forms(void **state)
     expect_refusal("history a.db --csv --json", "--csv");
 }
 
+// Runs in folders of their own have the same name each.
+static void test_history_same_names(void **state)
+{
+    (void)state;
+    make_three();
+    assert_int_equal(system("mkdir -p lean plain && cp a.db lean/run.db && cp b.db plain/run.db"),
+                     0);
+    struct outcome outcome = report("", "history lean/run.db ./plain/run.db c.db");
+    expect_status(&outcome, 0);
+    assert_non_null(strstr(outcome.out, "\n  lean/run.db "));
+    assert_non_null(strstr(outcome.out, "\n  plain/run.db "));
+    assert_non_null(strstr(outcome.out, "\n  c.db "));
+    outcome_release(&outcome);
+}
+
 static void test_history_with_others(void **state)
 {
     (void)state;
@@ -568,6 +583,7 @@ int main(void)
         TEST(test_malformed),
         TEST(test_history_order),
         TEST(test_history_forms),
+        TEST(test_history_same_names),
         TEST(test_history_with_others),
         TEST(test_history_of_many),
     };
