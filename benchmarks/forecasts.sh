@@ -9,13 +9,14 @@
 # RUNGS="upipe attn" takes some of the rungs alone ("attn": upipe, with attention kept), MACHINE=FILE another's
 # machine file in place of calibrating, CALIBRATED=FILE keeps what was learnt, STEPS=N makes so many.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 build=$(realpath "${1:?expected the folder with upipe-train}")
 shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 rungs=${RUNGS:-none fsdp ulysses checkpoint offload tiled upipe attn}
 (($#)) || set -- --device cuda --model llama3-8b --layers 2 --seq 128K
-head -c 4000000 /dev/zero | tr '\0' 'e' >"$scratch/data"
+text 4000000 >"$scratch/data"
 
 options_of() { # RUNG
   case $1 in

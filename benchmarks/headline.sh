@@ -9,6 +9,7 @@
 # the state of all there, and says what the whole step takes. Then each of LONG ("3M 5M") runs a step with 1 and with
 # 2 active layers (BLOCKS="1 2") under LIMIT=80GiB, beside the forecast of all 32. KEEP=DIR keeps traces and machine.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath "${1:?expected the folder with upipe-train}")
 ranks=${2:?expected the number of GPUs}
@@ -34,7 +35,7 @@ for line in json.load(sys.stdin)["scores"]:
 print("  " + sys.argv[1] + " forecast: " + "; ".join(words))' "$1"
 }
 
-head -c 6000000 /dev/zero | tr '\0' 'e' >"$scratch/data"
+text 6000000 >"$scratch/data"
 train() { "$build/upipe-train" "${device[@]}" "${common[@]}" --data "$scratch/data" "$@" >"$scratch/log" 2>&1; }
 
 machine=$keep/machine.json

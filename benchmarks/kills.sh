@@ -8,6 +8,7 @@
 # UPIPE_LIBRARY_PATH: folders with libraries that upipe's programs, and they alone, are to look in first.
 # Every other run records all steps (--trace-steps), so that rows of every kind are being written when it ends.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath "${1:-$root/build/release}")
 shift || true
@@ -19,7 +20,7 @@ fi
 scratch=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; rm -rf "$scratch"' EXIT
-head -c 4000000 /dev/zero | tr '\0' 'e' >"$scratch/data"
+text 4000000 >"$scratch/data"
 libraries=${UPIPE_LIBRARY_PATH:+$UPIPE_LIBRARY_PATH:}${LD_LIBRARY_PATH:-}
 
 # upipe PROGRAM WORDS...: replaces the shell that calls it.

@@ -7,13 +7,14 @@
 # ROUNDS=3 takes each level three times (default 2); the best step after the first of all rounds counts. LEVELS="none
 # memory" takes some of the levels alone, "none" among them.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${1:-$root/build/release}
 shift || true
 (($#)) || set -- --device cuda --model llama3-8b --layers 4 --seq 128K --stack upipe --upipe 8 --checkpoint attn
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-head -c 4000000 /dev/zero | tr '\0' 'e' >"$scratch/data"
+text 4000000 >"$scratch/data"
 
 levels=${LEVELS:-none tensors memory kernels}
 for ((round = 0; round < ${ROUNDS:-2}; round++)); do

@@ -7,11 +7,12 @@ BUILD is the folder with upipe-train. The state of all layers is there (--active
 of the whole; a layer's time is the difference of two runs, once with --checkpoint attn and, with --attn N below
 the model's layers, once with block. The whole step is then what is left of a run plus N layers that keep
 attention and the rest that do not. Beside it stands the limit: the step's necessary matrix products (forward,
-recomputed once but for the loss's, backward) and attention (forward once, for layers that do not keep it twice, backward) at 750,
-610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes it) where those
-are better. --keep DIR leaves a trace of each run there.
+recomputed once but for the loss's, backward) and attention (forward once, for layers that do not keep it twice,
+backward) at 750, 610 and 545 TFLOP/s, or at the rates of a machine file (--rates FILE, as upipe-train bench writes
+it) where those are better. --keep DIR leaves a trace of each run there.
 """
 import json
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -33,8 +34,16 @@ def take(words, name, default):
     return value
 
 
-def tokens(text):
-    return int(float(text[:-1]) * UNITS[text[-1]]) if text[-1] in UNITS else int(text)
+def tokens(count):
+    return int(float(count[:-1]) * UNITS[count[-1]]) if count[-1] in UNITS else int(count)
+
+
+def text(size):
+    """As text.sh has it."""
+    root = pathlib.Path(__file__).parent.parent
+    files = sorted(root.glob("docs/*.md")) + sorted(root.glob("src/*/*.c")) + sorted(root.glob("trainer/*.c"))
+    once = b"".join(file.read_bytes() for file in files)
+    return (once * (size // len(once) + 1))[:size]
 
 
 def run(train, data, words, steps):
@@ -79,7 +88,7 @@ def main(words):
         words += ["--stack", "upipe"]
     common = ["--model", model, "--ranks", str(ranks), "--seq", str(seq), *words]
     with tempfile.NamedTemporaryFile() as data:
-        data.write(b"upipe " * (seq // 6 + 2))
+        data.write(text(2 * seq + 2))
         data.flush()
         layer, peak = {}, 0
         for kind in ["attn"] + ["block"] * (attn < shape[0]):
