@@ -48,8 +48,8 @@ void up_marks_leave(struct up_marks *marks, uint32_t call, const struct up_mark 
 {
     uint64_t tail = atomic_load_explicit(&marks->tail, memory_order_acquire);
     if (atomic_load_explicit(&marks->head, memory_order_relaxed) - tail >= UP_MARKS_UNREAD) return;
-    // Others may have taken turns since this thread saw the tail, because they saw a later one: what
-    // they know of it comes with their turns, or the place could still be being read.
+    // Others may have taken turns since this thread saw the tail, because they saw a later one:
+    // what they know of it comes with their turns, or the place could still be being read.
     uint64_t turn = atomic_fetch_add_explicit(&marks->head, 1, memory_order_acq_rel);
     struct left *left = &marks->ring[turn % RING];
     left->call = call;

@@ -113,6 +113,9 @@ static void take_rates(struct calibration *c)
         const struct up_rate *rate = &c->rates.of[i];
         take(c, (enum up_machine_figure)i, rate->value, rate->samples, statistic(i));
     }
+    // The products' rate was learnt with memory's pace for all of them, and goes with it.
+    if (c->learnt[UP_FIGURE_MATMUL] && !c->learnt[UP_FIGURE_MATMUL_PACE])
+        c->machine.of[UP_FIGURE_MATMUL_PACE] = 0;
 }
 
 // What a real run's device holds; a dry run's has what its machine has.

@@ -153,14 +153,17 @@ static const char *end_of(const char *path, int parts)
     return from;
 }
 
-// The file's name, and its folder's before it where other runs have the name too.
+// The file's name, with as many folders before it as tell it from the other runs.
 static const char *short_name(const struct line *lines, int count, const struct line *line)
 {
-    const char *name = end_of(line->path, 1);
-    for (int i = 0; i < count; i++)
-        if (&lines[i] != line && !strcmp(end_of(lines[i].path, 1), name))
-            return end_of(line->path, 2);
-    return name;
+    int parts = 1;
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(lines[i].path, line->path)) continue;
+        while (end_of(line->path, parts) > line->path &&
+               !strcmp(end_of(lines[i].path, parts), end_of(line->path, parts)))
+            parts++;
+    }
+    return end_of(line->path, parts);
 }
 
 static void emit_line(struct up_emitter *emitter, const struct line *line, const char *name)

@@ -45,7 +45,9 @@ static int64_t gather_alike(struct up_timed_list *list, struct alike *alike)
     if (list->count) qsort(list->items, (size_t)list->count, sizeof *list->items, by_work_and_time);
     for (int64_t i = 0, next; i < list->count; i = next) {
         const struct up_timed *first = &list->items[i];
-        for (next = i + 1; next < list->count; next++)
+        // Of work of which neither operations nor bytes are known nobody can say what it is like.
+        bool known = first->flops > 0 || !isnan(first->bytes);
+        for (next = i + 1; next < list->count && known; next++)
             if (by_work(first, &list->items[next]) != 0) break;
         bool waits = first->sort == UP_COST_COLLECTIVE;
         double seconds = list->items[waits ? i : i + (next - i - 1) / 2].seconds;
@@ -274,6 +276,15 @@ static void learn_products(struct lesson *lesson, struct products *products, str
 /* --- Launches ----------------------------------------------------------------------------------
  */
 
+// Bytes/s of a class: memory's where it has none of its own.
+static double pace_of(int sort, const struct up_rates *rates)
+{
+    for (int i = 0; i < UP_COUNT(paces); i++)
+        if (paces[i].sort == sort && rates->of[paces[i].figure].value > 0)
+            return rates->of[paces[i].figure].value;
+    return rates->of[UP_FIGURE_MEMORY].value;
+}
+
 // What its rates say that the work of a kernel takes; NaN where they are not known.
 static double forecast_s(const struct alike *alike, const struct up_rates *rates)
 {
@@ -281,7 +292,7 @@ static double forecast_s(const struct alike *alike, const struct up_rates *rates
         [UP_COST_MATMUL] = UP_FIGURE_MATMUL,
         [UP_COST_ATTENTION_FORWARD] = UP_FIGURE_ATTENTION_FORWARD,
         [UP_COST_ATTENTION_BACKWARD] = UP_FIGURE_ATTENTION_BACKWARD};
-    double seconds = alike->bytes / rates->of[UP_FIGURE_MEMORY].value;
+    double seconds = alike->bytes / pace_of(alike->sort, rates);
     if (alike->sort < UP_COST_POINTWISE)
         seconds = fmax(seconds, alike->flops / rates->of[flops_of[alike->sort]].value);
     return seconds;

@@ -37,8 +37,9 @@ enum up_status up_try_config(struct up_forecaster *forecaster, const struct up_c
                              struct up_candidate *candidate, enum up_room *room,
                              struct up_error *err);
 
-/* Everything on: as many cp ranks as divide the heads, blocks' inputs alone kept and all sent away,
- * slices, the smallest stages, one sequence at a time. */
+/* Everything on: as many cp ranks as divide the heads, blocks' inputs alone kept and all sent away
+ * (up_advise_leanest tries attention's outputs, too), slices, the smallest stages, one sequence at
+ * a time. */
 struct up_config up_leanest(const struct up_config *config, bool optimizer_host);
 
 /* The largest legal cp. */

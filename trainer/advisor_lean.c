@@ -112,23 +112,50 @@ out:
     return rc;
 }
 
+// The leanest with the optimizer's state on the device, and in host memory: whichever fits is in
+// *best, the faster of both. *host_stops is set where more host memory could make one fit.
+static enum up_status try_lean(struct up_forecaster *forecaster, const struct up_config *config,
+                               const struct up_limits *limits, enum up_checkpoint checkpoint,
+                               struct up_candidate *best, bool *found, bool *host_stops,
+                               struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    for (int host = 0; host <= 1; host++) {
+        struct up_config lean = up_leanest(config, host);
+        struct up_candidate here;
+        enum up_room room;
+        lean.checkpoint = checkpoint;
+        // What arithmetic refuses is not worth a forecast, but for the one that says what stops it.
+        if (checkpoint != UP_CHECKPOINT_BLOCK) {
+            struct up_config sent = lean;
+            sent.offload_layers = up_most_sent(&lean, limits);
+            if (up_cannot_fit(&sent, limits)) continue;
+        }
+        UP_TRY(up_share_kept(forecaster, &lean, limits, &here, &room, err));
+        *host_stops = *host_stops || room == UP_ROOM_HOST;
+        bool better =
+            room == UP_ROOM_FITS && (!*found || here.forecast->step_s < best->forecast->step_s);
+        if (better || (!*found && checkpoint == UP_CHECKPOINT_BLOCK)) *best = here;
+        *found = *found || room == UP_ROOM_FITS;
+    }
+out:
+    return rc;
+}
+
 enum up_status up_advise_leanest(struct up_forecaster *forecaster, const struct up_config *config,
                                  const struct up_limits *limits, struct up_candidate *best,
                                  bool *found, enum up_room *room, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct up_candidate here[2]; // the optimizer's state on the device, in host memory
-    enum up_room lacks[2];
-    for (int host = 0; host <= 1; host++) {
-        struct up_config lean = up_leanest(config, host);
-        UP_TRY(up_share_kept(forecaster, &lean, limits, &here[host], &lacks[host], err));
-    }
-    // Where neither fits, the one that could use less device memory says what stops it.
-    bool first = lacks[0] == UP_ROOM_FITS &&
-                 (lacks[1] != UP_ROOM_FITS || here[0].forecast->step_s <= here[1].forecast->step_s);
-    bool host_stops = lacks[0] == UP_ROOM_HOST || lacks[1] == UP_ROOM_HOST;
-    *best = here[!first];
-    *found = lacks[0] == UP_ROOM_FITS || lacks[1] == UP_ROOM_FITS;
+    bool host_stops = false;
+    *found = false;
+    UP_TRY(
+        try_lean(forecaster, config, limits, UP_CHECKPOINT_BLOCK, best, found, &host_stops, err));
+    // The block whose attention is made again is at its highest then: where all outputs can wait in
+    // host memory, keeping them takes less of the device.
+    if (!*found)
+        UP_TRY(try_lean(forecaster, config, limits, UP_CHECKPOINT_ATTN, best, found, &host_stops,
+                        err));
     *room = *found ? UP_ROOM_FITS : host_stops ? UP_ROOM_HOST : UP_ROOM_DEVICE;
 out:
     return rc;

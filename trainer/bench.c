@@ -406,9 +406,9 @@ static void tell(const struct bench *bench, struct up_figures *figures)
     printf("%-54s %34.1f us\n", "launch", figures->of[UP_FIGURE_LAUNCH] * 1e6);
 }
 
-// Where each figure is from; what was not measured is the generic machine's.
+// Where each figure is from; what was not measured is that of `known`.
 static void name_sources(const struct bench *bench, struct up_figures *figures,
-                         const struct up_figures *generic, struct up_figure_sources *sources)
+                         const struct up_figures *known, struct up_figure_sources *sources)
 {
     char seq[UP_UNITS_TEXT];
     up_format_count(seq, bench->config.seq);
@@ -420,9 +420,9 @@ static void name_sources(const struct bench *bench, struct up_figures *figures,
                      bench->config.model.name, seq, bench->group.count,
                      bench->group.count > 1 ? "s" : "");
         else
-            snprintf(sources->text[i], sizeof sources->text[i],
-                     "not measured: the generic machine's");
-        if (!measured) figures->of[i] = generic->of[i];
+            snprintf(sources->text[i], sizeof sources->text[i], "not measured: that of %s",
+                     known->name);
+        if (!measured) figures->of[i] = known->of[i];
     }
 }
 
@@ -431,12 +431,16 @@ static enum up_status write_machine(const struct bench *bench, struct up_figures
 {
     enum up_status rc = UP_OK;
     const char *path = bench->options->output;
-    struct up_figures generic;
+    const char *device = bench->members[0].seat->device->name;
+    struct up_machine machine;
+    struct up_figures known;
     struct up_figure_sources *sources = calloc(1, sizeof *sources);
     if (!sources) return up_fail(err, UP_FAILED, "out of host memory");
-    UP_TRY(up_figures_find("generic", &generic, err));
-    name_sources(bench, figures, &generic, sources);
-    snprintf(figures->name, sizeof figures->name, "%.63s", bench->members[0].seat->device->name);
+    UP_TRY(up_machine_find("generic", &machine, err));
+    UP_TRY(up_machine_of_device(device, &machine, err));
+    up_machine_figures(&machine, &known);
+    name_sources(bench, figures, &known, sources);
+    snprintf(figures->name, sizeof figures->name, "%.63s", device);
     UP_TRY(up_figures_write("--output", path, figures, "", sources, err));
     printf("written: %s (upipe-train --device dry --machine %s)\n", path, path);
 out:

@@ -57,7 +57,7 @@ int64_t up_limits_state(const struct up_config *config)
     return times(share, bytes);
 }
 
-// Elements that block `layer` keeps for its backward, a local token: its input, and what else.
+// Elements that block `layer` keeps for its backward besides its input, a local token.
 static int64_t kept_beside_input(const struct up_config *config, int64_t layer)
 {
     const struct up_model *m = &config->model;

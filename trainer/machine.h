@@ -1,10 +1,10 @@
 /* Machine files: what the dry device knows of a machine, and where each figure is from.
  *
- * JSON, one object: "name", "about", "device_name", and per figure {"value": number, "source": text}. The names of
- * the figures are those of machine.c's table; rates must be there, while capacities (device_bytes,
- * host_bytes, node_devices), what libraries take and paces of single classes of work
- * (adamw_bytes_per_s and its like; memory_bytes_per_s stands for them) may be left out. Built in
- * are the files of trainer/machines. */
+ * JSON, one object: "name", "about", "device_name", and per figure {"value": number, "source":
+ * text}. The names of the figures are those of machine.c's table; rates must be there, while
+ * capacities (device_bytes, host_bytes, node_devices), what libraries take and paces of single
+ * classes of work (adamw_bytes_per_s and its like; memory_bytes_per_s stands for them) may be left
+ * out. Built in are the files of trainer/machines. */
 #ifndef UP_TRAINER_MACHINE_H
 #define UP_TRAINER_MACHINE_H
 

@@ -4,11 +4,11 @@
  * slots of q, k, v and o that each hold one rank's heads. A product per slot would be thin (a head
  * or two wide, at half the GPU's rate) and, where slots add up, would read and write its
  * result once per slot. So the stage's part of a weight is gathered once, a slice of tokens of all
- * slots lies side by side while it is worked on, and each product is one, as wide as the stage. So
- * do the slices of q, k and v, where the weights follow each other: K and V, of a quarter of the
- * heads or fewer, would be thin again by themselves. What that takes is small: a slice of the
- * stage's heads, and its part of the weights. With one rank, and for all heads in one stage, what
- * need not move stays where it is.
+ * slots lies side by side while it is worked on, and each product is one, as wide as the stage.
+ * Where the weights of q, k and v follow each other the three are one product: K and V, of a
+ * quarter of the heads or fewer, would be thin again by themselves. What that takes is small: a
+ * slice of the stage's heads, and its part of the weights. With one rank, and for all heads in one
+ * stage, what need not move stays where it is.
  */
 #include "trainer/attention_impl.h"
 
@@ -22,7 +22,7 @@ struct part {
     float *grad;
     int64_t ld;    // of both
     bool gathered; // weight and grad are the pass's room, and not the model's own
-    void *slice;   // [tile, width]; NULL where slots need not be put side by side
+    void *slice;   // [tile, width], rows slice_ld apart; NULL where slots need not be side by side
     int64_t slice_ld;
 };
 
@@ -194,23 +194,24 @@ static int64_t lay_out(struct up_attention *a, char *base, bool backward)
 {
     static const enum up_param_kind kinds[UP_PARTS] = {UP_PARAM_WQ, UP_PARAM_WK, UP_PARAM_WV};
     int64_t used = 0, size = up_dtype_bytes[a->config->dtype];
-    int64_t width[UP_PARTS] = {0};    // of the widest stage
-    int64_t gathered[UP_PARTS] = {0}; // elements of a weight's part
+    int64_t width[UP_PARTS] = {0}; // of the widest stage
+    bool gathered[UP_PARTS] = {0};
     for (int i = 0; i < UP_PARTS; i++)
         for (int64_t stage = 0; stage < a->stages; stage++) {
             struct up_stage s = {.index = stage};
             width[i] = up_max(width[i], width_of(a, &s, kinds[i]));
-            if (!in_one_piece(a, &s, kinds[i])) gathered[i] = 1;
+            gathered[i] |= !in_one_piece(a, &s, kinds[i]);
         }
-    for (int i = 0; i < UP_PARTS; i++) gathered[i] *= width[i] * a->model->hidden;
     for (int i = 0; i < UP_PARTS; i++)
         room_of(a, kinds[i])->slice =
             cut(base, &used, slices_of(a, a->rows).tile * width[i] * size);
     for (int i = 0; i < UP_PARTS; i++)
-        if (gathered[i]) room_of(a, kinds[i])->weight = cut(base, &used, gathered[i] * size);
+        if (gathered[i])
+            room_of(a, kinds[i])->weight = cut(base, &used, width[i] * a->model->hidden * size);
     for (int i = 0; i < UP_PARTS && backward; i++)
         if (gathered[i])
-            room_of(a, kinds[i])->grad = cut(base, &used, gathered[i] * (int64_t)sizeof(float));
+            room_of(a, kinds[i])->grad =
+                cut(base, &used, width[i] * a->model->hidden * (int64_t)sizeof(float));
     return used;
 }
 
@@ -293,7 +294,8 @@ static bool follows(const struct up_attention *a, const struct part *before,
 }
 
 // Lays the slices of parts whose weights follow each other side by side too, for one product with
-// all of them: how many products there are, each as wide as its first part's slice_ld.
+// all of them: how many products there are, each as wide as its first part's slice_ld. Parts come
+// in the order in which their room is cut, so that what the first has goes on into the others'.
 static int join(const struct up_attention *a, struct part *part, int count)
 {
     int64_t column = 0, width = 0;

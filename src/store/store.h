@@ -86,7 +86,7 @@ struct up_store_prediction {
     const char *options;     // the change of options; "" for the run as it is
     const char *config_hash; // of the run that it forecasts
     int64_t peak_bytes, host_bytes;
-    int64_t beside_bytes; // what a device holds beside tensors, 0: not known
+    int64_t beside_bytes;                      // what a device holds beside tensors, 0: not known
     int64_t category_bytes[UP_CATEGORY_COUNT]; // at the peak
     enum up_phase phase;                       // of the peak
     double step_s;

@@ -523,13 +523,17 @@ static void test_history_same_names(void **state)
 {
     (void)state;
     make_three();
-    assert_int_equal(system("mkdir -p lean plain && cp a.db lean/run.db && cp b.db plain/run.db"),
+    assert_int_equal(system("mkdir -p lean plain/x also/x && cp a.db lean/run.db && "
+                            "cp b.db plain/run.db && cp a.db plain/x/2.db && cp b.db also/x/2.db"),
                      0);
-    struct outcome outcome = report("", "history lean/run.db ./plain/run.db c.db");
+    struct outcome outcome =
+        report("", "history lean/run.db ./plain/run.db c.db plain/x/2.db also/x/2.db");
     expect_status(&outcome, 0);
     assert_non_null(strstr(outcome.out, "\n  lean/run.db "));
     assert_non_null(strstr(outcome.out, "\n  plain/run.db "));
     assert_non_null(strstr(outcome.out, "\n  c.db "));
+    assert_non_null(strstr(outcome.out, "\n  plain/x/2.db "));
+    assert_non_null(strstr(outcome.out, "\n  also/x/2.db "));
     outcome_release(&outcome);
 }
 

@@ -155,12 +155,12 @@ static void test_failure_keeps_the_old(void **state)
     assert_int_equal(folder_count("."), 1);
 }
 
-#define TEST(name)                                                                                 \
-    cmocka_unit_test(test_of_a_device), cmocka_unit_test_setup_teardown(name, enter, leave)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_read_back), TEST(test_stored),
-                                       TEST(test_left_alone), TEST(test_failure_keeps_the_old)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_of_a_device), TEST(test_read_back),
+                                       TEST(test_stored), TEST(test_left_alone),
+                                       TEST(test_failure_keeps_the_old)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -273,19 +273,30 @@ static enum up_status receive_hello(struct reception *reception, struct up_peer 
     return UP_OK;
 }
 
-// A full house shows out whoever came first; if that is one of the run's, it comes again.
+// Whoever came first; if that is one of the run's, it comes again.
+static void show_out(struct reception *reception)
+{
+    up_peers_send(reception->stranger[0].fd, UP_PEERS_FULL, 0, 0, 0, NULL);
+    hang_up(&reception->stranger[0]);
+    memmove(reception->stranger, reception->stranger + 1,
+            (size_t)(reception->places - 1) * sizeof *reception->stranger);
+    reception->stranger[reception->places - 1] = (struct up_peer){.fd = -1};
+}
+
 static void let_in(struct reception *reception)
 {
     int place = 0, fd = accept(reception->listener, NULL, NULL);
+    if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        // No descriptor is left, and who knocks goes on knocking: who came first makes room.
+        if (reception->stranger[0].fd >= 0) show_out(reception);
+        poll(NULL, 0, SLICE_MS);
+    }
     if (fd < 0) return;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     while (place < reception->places && reception->stranger[place].fd >= 0) place++;
     if (place == reception->places) {
-        up_peers_send(reception->stranger[0].fd, UP_PEERS_FULL, 0, 0, 0, NULL);
-        hang_up(&reception->stranger[0]);
+        show_out(reception);
         place--;
-        memmove(reception->stranger, reception->stranger + 1,
-                (size_t)place * sizeof *reception->stranger);
     }
     reception->stranger[place] = (struct up_peer){.fd = fd};
 }

@@ -1,7 +1,7 @@
 /* Attention on cuda beyond the operation itself: asking which of the two implementations serves a
  * shape, and choosing. cuDNN does where it is installed and was checked for the GPU and the shape;
- * our own kernels do everywhere else. Called from within a launch, or wherever else a struct up_cuda
- * is at hand. */
+ * our own kernels do everywhere else. Called from within a launch, or wherever else a struct
+ * up_cuda is at hand. */
 #ifndef UP_OPS_CUDA_ATTENTION_CUDA_H
 #define UP_OPS_CUDA_ATTENTION_CUDA_H
 
