@@ -129,8 +129,9 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t fi
                            .json_fd = -1,
                            .json_path = json_path};
     if (!json_path) return UP_OK;
-    log->json_created = access(json_path, F_OK) != 0;
-    log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    log->json_created = log->json_fd >= 0;
+    if (!log->json_created) log->json_fd = open(json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (log->json_fd < 0)
         return up_fail(err, up_errno_status(errno),
                        "--json-log %s: expected a file that can be written: %s", json_path,

@@ -1,4 +1,5 @@
 #include "model/config.h"
+#include "ops/norm.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -84,6 +85,9 @@ static enum up_status check_sizes(const struct up_config *config, struct up_erro
         return up_fail(err, UP_USAGE,
                        "--seq, --batch: %lld x %lld tokens are too many: expected at most %lld",
                        (long long)config->seq, (long long)config->batch, (long long)most);
+    if (config->as == UP_DEVICE_CUDA && m->hidden > UP_RMSNORM_CUDA_WIDTH)
+        return up_fail(err, UP_USAGE, "hidden_size: expected at most %d on cuda, found %lld",
+                       UP_RMSNORM_CUDA_WIDTH, (long long)m->hidden);
     return UP_OK;
 }
 

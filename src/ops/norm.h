@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+enum { UP_RMSNORM_CUDA_WIDTH = 1 << 15 }; // of a row, at most, on cuda
+
 /* RMSNorm (Zhang and Sennrich 2019): y = w * x / sqrt(mean(x^2) + epsilon), per row. */
 struct up_rmsnorm_forward_args {
     const void *x;      // [rows, width]

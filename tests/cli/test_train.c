@@ -159,7 +159,7 @@ static void test_refusals(void **state)
 static void test_what_is_there_is_kept(void **state)
 {
     (void)state;
-    char folder[32], data[64], other[64], text[64];
+    char folder[32], data[64], other[64], link[64], text[64];
     folder_make(folder);
     snprintf(data, sizeof data, "%s/data", folder);
     snprintf(other, sizeof other, "%s/other.txt", folder);
@@ -174,6 +174,13 @@ static void test_what_is_there_is_kept(void **state)
     program_must_refuse(&program, "other.txt");
     file_read(other, text, sizeof text);
     assert_string_equal(text, "precious");
+    // A link is somebody's too, when a run does not begin that was to write to what it will name.
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_int_equal(symlink("not-there-yet", link), 0);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--json-log", link,
+                "--trace", other);
+    program_must_refuse(&program, "other.txt");
+    assert_int_equal(readlink(link, text, sizeof text), strlen("not-there-yet"));
     folder_remove(folder);
 }
 

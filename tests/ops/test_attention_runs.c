@@ -90,6 +90,10 @@ static void test_sizes_of_runs(void **state)
         .batch = 1, .seq = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .group = 4};
     assert_int_equal(up_attention_backward_run(&s, 0).heads, 32);
     assert_int_equal(up_attention_forward_run(&s, 0).heads, 32);
+    // What a run of all heads takes: fp32 dq, a sum a row, and bf16 dk and dv of each query head.
+    struct up_attention_run all = up_attention_backward_run(&s, 0);
+    assert_int_equal(up_attention_scratch_of(&s, &all, false).bytes,
+                     (int64_t)32 * 8192 * 128 * (4 + 4) + (int64_t)32 * 8192 * 4 + 256);
     s.seq = 16384;
     assert_int_equal(up_attention_backward_run(&s, 0).heads, 8); // two whole groups
     assert_int_equal(up_attention_forward_run(&s, 0).heads, 16);

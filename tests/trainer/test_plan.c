@@ -52,6 +52,21 @@ static void test_room(void **state)
     up_trainer_plan_release(&plan);
 }
 
+// A row of the residual stream lies in the registers of a block; the cpu takes any.
+static void test_width(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_config config = llama(4096, 2);
+    config.model.hidden = 1 << 15;
+    must(up_config_check(&config, &error));
+    config.model.hidden += 8;
+    assert_int_equal(up_config_check(&config, &error), UP_USAGE);
+    assert_non_null(strstr(error.text, "hidden_size: expected at most 32768 on cuda, found 32776"));
+    config.as = UP_DEVICE_CPU;
+    must(up_config_check(&config, &error));
+}
+
 // A call that is measured is given many times, and must find the same numbers each time.
 static void test_calls_again(void **state)
 {
@@ -86,7 +101,7 @@ static void test_calls_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_distinct_calls),
-                                       cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_room), cmocka_unit_test(test_width),
                                        cmocka_unit_test(test_calls_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

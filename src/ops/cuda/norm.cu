@@ -12,14 +12,15 @@
 #include "ops/norm.h"
 
 enum {
-    THREADS = 512,  // of a block, at most
-    HELD_MOST = 8,  // vectors of a row that a thread holds
-    AHEAD_MOST = 2, // with so many or fewer, the next row's too
-    WIDTH_MOST = THREADS * HELD_MOST * UP_VEC,
+    THREADS = 512,           // of a block, at most
+    HELD_MOST = 8,           // vectors of a row that a thread holds
+    AHEAD_MOST = 2,          // with so many or fewer, the next row's too
     FORWARD_RESIDENT = 1536, // threads of a multiprocessor, in all
     BACKWARD_RESIDENT = 1024,
     ROWS_LEAST = 4, // rows that are worth a block and its part of d_weight
 };
+
+static_assert(THREADS * HELD_MOST * UP_VEC == UP_RMSNORM_CUDA_WIDTH, "norm.h tells it");
 
 /* The thread's vectors of a row, threadIdx.x + k blockDim.x for each k; zeros beyond the row. */
 template <typename T, int HELD> struct part {
@@ -180,9 +181,9 @@ static __global__ void __launch_bounds__(THREADS, HELD == 1 ? 2 : 1)
 /* The fewest vectors a thread, a power of two, with which a block holds a row; 0: too wide. */
 static int held_of(struct up_cuda *cuda, const char *name, int64_t width)
 {
-    if (width > WIDTH_MOST) {
+    if (width > UP_RMSNORM_CUDA_WIDTH) {
         up_cuda_fail(cuda, "%s: a width of %lld, expected at most %d", name, (long long)width,
-                     WIDTH_MOST);
+                     UP_RMSNORM_CUDA_WIDTH);
         return 0;
     }
     int held = 1;
