@@ -2,6 +2,8 @@
  */
 #include "tests/comm/world.h"
 
+#include <sys/resource.h>
+
 /* --- What is not let in ------------------------------------------------------------------------
  */
 
@@ -125,6 +127,10 @@ static void be_a_crowd(int port)
 {
     struct up_peers_message message;
     static int fd[CROWD];
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
     for (int i = 0; i < CROWD; i++) fd[i] = connect_to_port(port);
     nap(0.3);
     for (int i = 0; i < CROWD; i++)
@@ -221,6 +227,19 @@ static void test_full(void **state)
 {
     (void)state;
     join_with(2, LONG_S, overfill);
+}
+
+// A process may often open few files, and could open more: as many as so many processes take.
+static void test_descriptors(void **state)
+{
+    (void)state;
+    struct rlimit before, few;
+    getrlimit(RLIMIT_NOFILE, &before);
+    few = before;
+    few.rlim_cur = CROWD;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    join_with(1 + CROWD, 10, be_a_crowd);
+    setrlimit(RLIMIT_NOFILE, &before);
 }
 
 // Process 0 as one that shows out whoever comes, with his hello unread or read, the first `times`.
@@ -473,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_all_at_once),
         cmocka_unit_test(test_full),
+        cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_comes_again),
         cmocka_unit_test(test_another_run),
         cmocka_unit_test(test_nonsense),

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -273,30 +274,19 @@ static enum up_status receive_hello(struct reception *reception, struct up_peer 
     return UP_OK;
 }
 
-// Whoever came first; if that is one of the run's, it comes again.
-static void show_out(struct reception *reception)
-{
-    up_peers_send(reception->stranger[0].fd, UP_PEERS_FULL, 0, 0, 0, NULL);
-    hang_up(&reception->stranger[0]);
-    memmove(reception->stranger, reception->stranger + 1,
-            (size_t)(reception->places - 1) * sizeof *reception->stranger);
-    reception->stranger[reception->places - 1] = (struct up_peer){.fd = -1};
-}
-
+// A full house shows out whoever came first; if that is one of the run's, it comes again.
 static void let_in(struct reception *reception)
 {
     int place = 0, fd = accept(reception->listener, NULL, NULL);
-    if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-        // No descriptor is left, and who knocks goes on knocking: who came first makes room.
-        if (reception->stranger[0].fd >= 0) show_out(reception);
-        poll(NULL, 0, SLICE_MS);
-    }
     if (fd < 0) return;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     while (place < reception->places && reception->stranger[place].fd >= 0) place++;
     if (place == reception->places) {
-        show_out(reception);
+        up_peers_send(reception->stranger[0].fd, UP_PEERS_FULL, 0, 0, 0, NULL);
+        hang_up(&reception->stranger[0]);
         place--;
+        memmove(reception->stranger, reception->stranger + 1,
+                (size_t)place * sizeof *reception->stranger);
     }
     reception->stranger[place] = (struct up_peer){.fd = fd};
 }
@@ -360,6 +350,19 @@ out:
     return rc;
 }
 
+// poll refuses more descriptors than a process may have open, which often is fewer than it could.
+static enum up_status have_descriptors(int polled, struct up_error *err)
+{
+    enum { OTHERS = 256 }; // that a run has open besides
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)polled + OTHERS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted) return UP_OK;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (!setrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur >= (rlim_t)polled) return UP_OK;
+    return up_fail(err, UP_FAILED, "process 0: expected to be allowed %d open files, not %lld",
+                   polled, (long long)limit.rlim_cur);
+}
+
 static enum up_status receive_peers(struct up_peers *peers, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -370,6 +373,7 @@ static enum up_status receive_peers(struct up_peers *peers, struct up_error *err
     reception.at = calloc((size_t)(1 + places + processes), sizeof *reception.at);
     for (int i = 0; reception.stranger && i < places; i++) reception.stranger[i].fd = -1;
     if (!reception.stranger || !reception.at) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    UP_TRY(have_descriptors(1 + places + processes, err));
     UP_TRY(open_listener(&peers->place, &reception.listener, err));
     UP_TRY(receive_all(&reception, err));
 out:
