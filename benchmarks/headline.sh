@@ -7,7 +7,8 @@
 # First the machine is learnt from one traced run. Then, for each of LENGTHS ("128K 512K 1M:20"; N behind a colon: so
 # many of the 32 layers keep attention, as many as the host has memory for), benchmarks/speed.py measures a few layers,
 # the state of all there, and says what the whole step takes. Then each of LONG ("3M 5M") runs a step with 1 and with
-# 2 active layers (BLOCKS="1 2") under LIMIT=80GiB, beside the forecast of all 32. KEEP=DIR keeps traces and machine.
+# 2 active layers (BLOCKS="1 2") under LIMIT=80GiB, beside the forecast of all 32. LENGTHS= or LONG= leaves one part
+# out. KEEP=DIR keeps traces and machine.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -43,7 +44,7 @@ train --seq 128K --checkpoint attn --layers 2 --steps 3 --trace "$keep/calibrate
   { cat "$scratch/log" >&2; exit 1; }
 "$build/upipe-report" calibrate "$keep/calibrate.db" -o "$machine" | tail -1
 
-for length in ${LENGTHS:-128K 512K 1M:20}; do
+for length in ${LENGTHS-128K 512K 1M:20}; do
   seq=${length%:*} attn=() layers=1,2
   [ "$seq" = "$length" ] || attn=(--attn "${length#*:}")
   [ "$seq" != 128K ] || layers=4,8
@@ -54,7 +55,7 @@ for length in ${LENGTHS:-128K 512K 1M:20}; do
   for trace in "$keep/$seq"/*.db; do score "$(basename "$trace" .db)" "$trace"; done
 done
 
-for seq in ${LONG:-3M 5M}; do
+for seq in ${LONG-3M 5M}; do
   for blocks in ${BLOCKS:-1 2}; do
     for optimizer in device host; do
       options=(--seq "$seq" --checkpoint attn --memory-limit "${LIMIT:-80GiB}" --machine "$machine"
