@@ -9,14 +9,13 @@
 # RUNGS="upipe attn" takes some of the rungs alone ("attn": upipe, with attention kept), MACHINE=FILE another's
 # machine file in place of calibrating, CALIBRATED=FILE keeps what was learnt, STEPS=N makes so many.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 build=$(realpath "${1:?expected the folder with upipe-train}")
 shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 rungs=${RUNGS:-none fsdp ulysses checkpoint offload tiled upipe attn}
 (($#)) || set -- --device cuda --model llama3-8b --layers 2 --seq 128K
-text 4000000 >"$scratch/data"
+"$(dirname "${BASH_SOURCE[0]}")/text.py" 4000000 >"$scratch/data"
 
 options_of() { # RUNG
   case $1 in

@@ -10,7 +10,6 @@
 # 2 active layers (BLOCKS="1 2") under LIMIT=80GiB, beside the forecast of all 32. LENGTHS= or LONG= leaves one part
 # out. KEEP=DIR keeps traces and machine.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath "${1:?expected the folder with upipe-train}")
 ranks=${2:?expected the number of GPUs}
@@ -36,7 +35,7 @@ for line in json.load(sys.stdin)["scores"]:
 print("  " + sys.argv[1] + " forecast: " + "; ".join(words))' "$1"
 }
 
-text 6000000 >"$scratch/data"
+"$(dirname "${BASH_SOURCE[0]}")/text.py" 6000000 >"$scratch/data"
 train() { "$build/upipe-train" "${device[@]}" "${common[@]}" --data "$scratch/data" "$@" >"$scratch/log" 2>&1; }
 
 machine=$keep/machine.json

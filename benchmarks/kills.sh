@@ -8,7 +8,6 @@
 # UPIPE_LIBRARY_PATH: folders with libraries that upipe's programs, and they alone, are to look in first.
 # Every other run records all steps (--trace-steps), so that rows of every kind are being written when it ends.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath "${1:-$root/build/release}")
 shift || true
@@ -20,7 +19,7 @@ fi
 scratch=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; rm -rf "$scratch"' EXIT
-text 4000000 >"$scratch/data"
+"$(dirname "${BASH_SOURCE[0]}")/text.py" 4000000 >"$scratch/data"
 libraries=${UPIPE_LIBRARY_PATH:+$UPIPE_LIBRARY_PATH:}${LD_LIBRARY_PATH:-}
 
 # upipe PROGRAM WORDS...: replaces the shell that calls it.

@@ -7,14 +7,13 @@
 # ROUNDS=3 takes each level three times (default 2); the best step after the first of all rounds counts. LEVELS="none
 # memory" takes some of the levels alone, "none" among them.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/text.sh"
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${1:-$root/build/release}
 shift || true
 (($#)) || set -- --device cuda --model llama3-8b --layers 4 --seq 128K --stack upipe --upipe 8 --checkpoint attn
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-text 4000000 >"$scratch/data"
+"$(dirname "${BASH_SOURCE[0]}")/text.py" 4000000 >"$scratch/data"
 
 levels=${LEVELS:-none tensors memory kernels}
 for ((round = 0; round < ${ROUNDS:-2}; round++)); do

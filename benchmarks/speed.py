@@ -12,10 +12,11 @@ backward) at 750, 610 and 545 TFLOP/s, or at the rates of a machine file (--rate
 it) where those are better. --keep DIR leaves a trace of each run there.
 """
 import json
-import pathlib
 import subprocess
 import sys
 import tempfile
+
+from text import text
 
 SHAPES = {  # layers, hidden, query heads x head_dim, KV heads x head_dim, ff, vocabulary
     "llama3-8b": (32, 4096, 4096, 1024, 14336, 128256),
@@ -36,14 +37,6 @@ def take(words, name, default):
 
 def tokens(count):
     return int(float(count[:-1]) * UNITS[count[-1]]) if count[-1] in UNITS else int(count)
-
-
-def text(size):
-    """As text.sh has it."""
-    root = pathlib.Path(__file__).parent.parent
-    files = sorted(root.glob("docs/*.md")) + sorted(root.glob("src/*/*.c")) + sorted(root.glob("trainer/*.c"))
-    once = b"".join(file.read_bytes() for file in files)
-    return (once * (size // len(once) + 1))[:size]
 
 
 def run(train, data, words, steps):

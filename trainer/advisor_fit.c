@@ -162,13 +162,12 @@ static struct combination *fastest(struct lattice *lattice)
 /* --- The fastest ---------------------------------------------------------------------------------
  */
 
-static enum up_status search(struct up_forecaster *forecaster, const struct up_config *config,
-                             const struct up_limits *limits, struct up_candidate *best, bool *found,
-                             struct up_error *err)
+static enum up_status find_fastest(const struct up_search *search, const struct up_config *config,
+                                   struct up_candidate *best, bool *found, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     enum up_room room;
-    struct lattice lattice = {.search = {forecaster, limits}};
+    struct lattice lattice = {.search = *search};
     *found = false;
     lattice.all = calloc(MAX_COMBINATIONS, sizeof *lattice.all);
     if (!lattice.all) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
@@ -178,8 +177,10 @@ static enum up_status search(struct up_forecaster *forecaster, const struct up_c
     if (start) *best = start->best;
     *found = start != NULL;
     // Only what is leanest in all respects is left, some of it neither here nor there.
-    if (!*found) UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
-    if (*found) UP_TRY(up_improve(&lattice.search, config, best, err));
+    if (!*found)
+        UP_TRY(
+            up_advise_leanest(search->forecaster, config, search->limits, best, found, &room, err));
+    if (*found) UP_TRY(up_improve(search, config, best, err));
 out:
     free(lattice.all);
     return rc;
@@ -187,12 +188,11 @@ out:
 
 enum { PLANS = 4 }; // searches, each with less room than the one before, whose plan did not fit
 
-static enum up_status try_planned(struct up_forecaster *forecaster, const struct up_limits *limits,
-                                  struct up_candidate *best, bool *fits, struct up_error *err)
+static enum up_status try_planned(const struct up_search *search, struct up_candidate *best,
+                                  bool *fits, struct up_error *err)
 {
     enum up_room room;
-    enum up_status rc =
-        up_try_config(forecaster, &best->config, limits, UP_FORECAST_PLANNED, best, &room, err);
+    enum up_status rc = up_try_config(search, &best->config, UP_FORECAST_PLANNED, best, &room, err);
     *fits = rc == UP_OK && room == UP_ROOM_FITS;
     return rc;
 }
@@ -216,18 +216,19 @@ enum up_status up_advise_cheapest(struct up_forecaster *forecaster, const struct
 {
     enum up_status rc = UP_OK;
     struct up_limits less = *limits;
+    const struct up_search search = {forecaster, limits}, with_less = {forecaster, &less};
     enum up_room room;
     bool fits = false;
     for (int tries = 0; tries < PLANS && !fits; tries++) {
-        UP_TRY(search(forecaster, config, &less, best, found, err));
+        UP_TRY(find_fastest(&with_less, config, best, found, err));
         if (!*found) break;
-        UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+        UP_TRY(try_planned(&search, best, &fits, err));
         if (!fits) take_off(&less, best);
     }
     // Plans differ in what they take more: that of the leanest may be one that fits.
     if (!fits) {
         UP_TRY(up_advise_leanest(forecaster, config, limits, best, found, &room, err));
-        if (*found) UP_TRY(try_planned(forecaster, limits, best, &fits, err));
+        if (*found) UP_TRY(try_planned(&search, best, &fits, err));
     }
     *found = fits;
 out:

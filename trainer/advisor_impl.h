@@ -32,10 +32,9 @@ int64_t up_most_sent(const struct up_config *config, const struct up_limits *lim
 
 /* Whether a config fits by its live peak, and by its planned arena: the first is quicker to know
  * and never says no where the second says yes. */
-enum up_status up_try_config(struct up_forecaster *forecaster, const struct up_config *config,
-                             const struct up_limits *limits, enum up_forecast_depth depth,
-                             struct up_candidate *candidate, enum up_room *room,
-                             struct up_error *err);
+enum up_status up_try_config(const struct up_search *search, const struct up_config *config,
+                             enum up_forecast_depth depth, struct up_candidate *candidate,
+                             enum up_room *room, struct up_error *err);
 
 /* Everything on: as many cp ranks as divide the heads, blocks' inputs alone kept and all sent away
  * (up_advise_leanest tries attention's outputs, too), slices, the smallest stages, one sequence at
@@ -50,9 +49,9 @@ void up_slice_all(struct up_config *config);
 
 /* `config`, which keeps its blocks' outputs on the device or in host memory as it says, with so
  * many sent away as the host holds. */
-enum up_status up_share_kept(struct up_forecaster *forecaster, const struct up_config *config,
-                             const struct up_limits *limits, struct up_candidate *candidate,
-                             enum up_room *room, struct up_error *err);
+enum up_status up_share_kept(const struct up_search *search, const struct up_config *config,
+                             struct up_candidate *candidate, enum up_room *room,
+                             struct up_error *err);
 
 /* *best, which fits, becomes the fastest that changes one after the other lead to: with as few
  * blocks in host memory as it takes, and slices where `from`, the run's own config, has none. */

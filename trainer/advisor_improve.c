@@ -132,8 +132,7 @@ static enum up_status keep_on_device(const struct up_search *search, struct up_c
         struct up_candidate here;
         enum up_room room;
         fewer.offload_layers = (low + high) / 2;
-        UP_TRY(up_try_config(search->forecaster, &fewer, search->limits, UP_FORECAST_BRIEF, &here,
-                             &room, err));
+        UP_TRY(up_try_config(search, &fewer, UP_FORECAST_BRIEF, &here, &room, err));
         bool good = room == UP_ROOM_FITS && here.forecast->step_s <= at->forecast->step_s;
         if (good) *at = here;
         if (good)
@@ -154,12 +153,11 @@ static enum up_status share(const struct up_search *search, const struct up_conf
     struct up_config sent = *config;
     enum up_room room = UP_ROOM_DEVICE;
     if (!up_cannot_fit(config, search->limits))
-        UP_TRY(up_try_config(search->forecaster, config, search->limits, UP_FORECAST_BRIEF, at,
-                             &room, err));
+        UP_TRY(up_try_config(search, config, UP_FORECAST_BRIEF, at, &room, err));
     if (room != UP_ROOM_FITS && config->checkpoint != UP_CHECKPOINT_NONE) {
         sent.offload_layers = up_most_sent(config, search->limits);
         if (!up_cannot_fit(&sent, search->limits))
-            UP_TRY(up_share_kept(search->forecaster, &sent, search->limits, at, &room, err));
+            UP_TRY(up_share_kept(search, &sent, at, &room, err));
     }
 out:
     *fits = room == UP_ROOM_FITS;
@@ -256,8 +254,7 @@ static enum up_status may_be_better(const struct up_search *search, const struct
     bool fits;
     *may = move->forecast->step_s < best->forecast->step_s * 0.995;
     if (!same_kept(&move->config, &best->config)) return UP_OK;
-    UP_TRY(up_try_config(search->forecaster, &alike, search->limits, UP_FORECAST_BRIEF, &here,
-                         &room, err));
+    UP_TRY(up_try_config(search, &alike, UP_FORECAST_BRIEF, &here, &room, err));
     *may = is_better(&here, best);
     fits = room == UP_ROOM_FITS;
     for (int64_t more = 1; !*may && fits && alike.attn_layers < layers; more *= 2) {

@@ -2,16 +2,15 @@
  * can take, and the leanest config of all. */
 #include "trainer/advisor_impl.h"
 
-enum up_status up_try_config(struct up_forecaster *forecaster, const struct up_config *config,
-                             const struct up_limits *limits, enum up_forecast_depth depth,
-                             struct up_candidate *candidate, enum up_room *room,
-                             struct up_error *err)
+enum up_status up_try_config(const struct up_search *search, const struct up_config *config,
+                             enum up_forecast_depth depth, struct up_candidate *candidate,
+                             enum up_room *room, struct up_error *err)
 {
     const struct up_forecast *forecast;
-    enum up_status rc = up_forecaster_ask(forecaster, config, depth, &forecast, err);
+    enum up_status rc = up_forecaster_ask(search->forecaster, config, depth, &forecast, err);
     if (rc) return rc;
     *candidate = (struct up_candidate){*config, forecast};
-    *room = up_limits_check(limits, config, forecast);
+    *room = up_limits_check(search->limits, config, forecast);
     return UP_OK;
 }
 
@@ -91,17 +90,18 @@ int64_t up_most_sent(const struct up_config *config, const struct up_limits *lim
 
 /* The device is no better off with fewer than go, and the host no worse. Where device memory is the
  * host's, what goes makes no difference to the sum. */
-enum up_status up_share_kept(struct up_forecaster *forecaster, const struct up_config *config,
-                             const struct up_limits *limits, struct up_candidate *candidate,
-                             enum up_room *room, struct up_error *err)
+enum up_status up_share_kept(const struct up_search *search, const struct up_config *config,
+                             struct up_candidate *candidate, enum up_room *room,
+                             struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    const struct up_limits *limits = search->limits;
     struct up_config fewer = *config;
     int64_t spare = limits->host_bytes;
     for (int tries = 0; tries < 3; tries++) {
         if (limits->host_bytes && !limits->shared && config->offload_layers)
             fewer.offload_layers = blocks_that_go(config, limits, spare);
-        UP_TRY(up_try_config(forecaster, &fewer, limits, UP_FORECAST_BRIEF, candidate, room, err));
+        UP_TRY(up_try_config(search, &fewer, UP_FORECAST_BRIEF, candidate, room, err));
         if (*room != UP_ROOM_HOST || limits->shared) break;
         // Besides the blocks there is a little more, which the arithmetic does not know.
         int64_t need = up_limits_host_need(limits, &fewer, candidate->forecast);
@@ -114,10 +114,9 @@ out:
 
 // The leanest with the optimizer's state on the device, and in host memory: whichever fits is in
 // *best, the faster of both. *host_stops is set where more host memory could make one fit.
-static enum up_status try_lean(struct up_forecaster *forecaster, const struct up_config *config,
-                               const struct up_limits *limits, enum up_checkpoint checkpoint,
-                               struct up_candidate *best, bool *found, bool *host_stops,
-                               struct up_error *err)
+static enum up_status try_lean(const struct up_search *search, const struct up_config *config,
+                               enum up_checkpoint checkpoint, struct up_candidate *best,
+                               bool *found, bool *host_stops, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     for (int host = 0; host <= 1; host++) {
@@ -128,10 +127,10 @@ static enum up_status try_lean(struct up_forecaster *forecaster, const struct up
         // What arithmetic refuses is not worth a forecast, but for the one that says what stops it.
         if (checkpoint != UP_CHECKPOINT_BLOCK) {
             struct up_config sent = lean;
-            sent.offload_layers = up_most_sent(&lean, limits);
-            if (up_cannot_fit(&sent, limits)) continue;
+            sent.offload_layers = up_most_sent(&lean, search->limits);
+            if (up_cannot_fit(&sent, search->limits)) continue;
         }
-        UP_TRY(up_share_kept(forecaster, &lean, limits, &here, &room, err));
+        UP_TRY(up_share_kept(search, &lean, &here, &room, err));
         *host_stops = *host_stops || room == UP_ROOM_HOST;
         bool better =
             room == UP_ROOM_FITS && (!*found || here.forecast->step_s < best->forecast->step_s);
@@ -147,15 +146,14 @@ enum up_status up_advise_leanest(struct up_forecaster *forecaster, const struct 
                                  bool *found, enum up_room *room, struct up_error *err)
 {
     enum up_status rc = UP_OK;
+    const struct up_search search = {forecaster, limits};
     bool host_stops = false;
     *found = false;
-    UP_TRY(
-        try_lean(forecaster, config, limits, UP_CHECKPOINT_BLOCK, best, found, &host_stops, err));
+    UP_TRY(try_lean(&search, config, UP_CHECKPOINT_BLOCK, best, found, &host_stops, err));
     // The block whose attention is made again is at its highest then: where all outputs can wait in
     // host memory, keeping them takes less of the device.
     if (!*found)
-        UP_TRY(try_lean(forecaster, config, limits, UP_CHECKPOINT_ATTN, best, found, &host_stops,
-                        err));
+        UP_TRY(try_lean(&search, config, UP_CHECKPOINT_ATTN, best, found, &host_stops, err));
     *room = *found ? UP_ROOM_FITS : host_stops ? UP_ROOM_HOST : UP_ROOM_DEVICE;
 out:
     return rc;

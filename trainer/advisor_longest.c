@@ -7,9 +7,8 @@
 enum { GRAIN = 256 }; // lengths differ by no less than one part in so many
 
 struct probe {
-    struct up_forecaster *forecaster;
+    struct up_search search;
     const struct up_config *config;
-    const struct up_limits *limits;
     bool searching;
     struct up_candidate best; // the longest that fits so far
     bool any;
@@ -39,13 +38,12 @@ static enum up_status try_length(struct probe *probe, int64_t seq, bool *fits, s
     enum up_room room = UP_ROOM_FITS;
     config.seq = seq;
     if (probe->searching)
-        UP_TRY(
-            up_advise_leanest(probe->forecaster, &config, probe->limits, &here, fits, &room, err));
+        UP_TRY(up_advise_leanest(probe->search.forecaster, &config, probe->search.limits, &here,
+                                 fits, &room, err));
     else
-        UP_TRY(up_try_config(probe->forecaster, &config, probe->limits, UP_FORECAST_BRIEF, &here,
-                             &room, err));
+        UP_TRY(up_try_config(&probe->search, &config, UP_FORECAST_BRIEF, &here, &room, err));
     *fits = room == UP_ROOM_FITS;
-    *(*fits ? &probe->fill_low : &probe->fill_high) = fill_of(probe->limits, &here);
+    *(*fits ? &probe->fill_low : &probe->fill_high) = fill_of(probe->search.limits, &here);
     if (*fits) {
         probe->best = here;
         probe->any = true;
@@ -137,8 +135,8 @@ out:
 static enum up_status try_plan(struct probe *probe, bool *fits, struct up_error *err)
 {
     enum up_room room;
-    enum up_status rc = up_try_config(probe->forecaster, &probe->best.config, probe->limits,
-                                      UP_FORECAST_PLANNED, &probe->best, &room, err);
+    enum up_status rc = up_try_config(&probe->search, &probe->best.config, UP_FORECAST_PLANNED,
+                                      &probe->best, &room, err);
     if (rc) return rc;
     *fits = room == UP_ROOM_FITS;
     if (!*fits) probe->room = room;
@@ -191,9 +189,8 @@ enum up_status up_advise_longest(struct up_forecaster *forecaster, const struct 
                                  struct up_longest *longest, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct probe probe = {.forecaster = forecaster,
+    struct probe probe = {.search = {forecaster, limits},
                           .config = config,
-                          .limits = limits,
                           .searching = searching,
                           .room = UP_ROOM_FITS};
     *longest = (struct up_longest){.searched = searching};

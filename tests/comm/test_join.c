@@ -91,25 +91,31 @@ static void be_strangers(int port)
     exit(0);
 }
 
+// The processes meet beside the child `other`, which ends well.
+static void must_meet_beside(struct world *world, pid_t other)
+{
+    int status[MANY], how;
+    run_world(world, status);
+    assert_int_equal(waitpid(other, &how, 0), other);
+    assert_int_equal(how, 0);
+    for (int p = 0; p < world->processes; p++) {
+        assert_int_equal(status[p], 0);
+        must_say(world, p, UP_OK, "");
+        must_be_clean(world, p);
+    }
+    close_world(world);
+}
+
 static void test_strangers(void **state)
 {
     (void)state;
     struct world world = {.processes = 2, .ranks = 2, .groups = 1, .live = meet_once};
-    int status[MANY], how;
     world.comes_at_s[1] = 1;
     world.port = free_port();
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) be_strangers(world.port);
-    run_world(&world, status);
-    assert_int_equal(waitpid(pid, &how, 0), pid);
-    assert_int_equal(how, 0);
-    for (int p = 0; p < 2; p++) {
-        assert_int_equal(status[p], 0);
-        must_say(&world, p, UP_OK, "");
-        must_be_clean(&world, p);
-    }
-    close_world(&world);
+    must_meet_beside(&world, pid);
 }
 
 /* --- Many at the door --------------------------------------------------------------------------
@@ -334,7 +340,6 @@ static void test_another_run(void **state)
                                           {"ours", "", "other"}};
     for (int i = 0; i < UP_COUNT(jobs); i++) {
         struct world world = {.processes = 2, .ranks = 2, .groups = 1, .live = meet_once};
-        int status[MANY], how;
         memcpy(world.job, jobs[i], sizeof world.job[0] * 2);
         world.comes_after[1] = 2; // process 0, and him
         world.limit_s = LONG_S;
@@ -343,15 +348,7 @@ static void test_another_run(void **state)
         fflush(NULL);
         pid_t pid = fork();
         if (!pid) intrude(&world, jobs[i][2]);
-        run_world(&world, status);
-        assert_int_equal(waitpid(pid, &how, 0), pid);
-        assert_int_equal(how, 0);
-        for (int p = 0; p < 2; p++) {
-            assert_int_equal(status[p], 0);
-            must_say(&world, p, UP_OK, "");
-            must_be_clean(&world, p);
-        }
-        close_world(&world);
+        must_meet_beside(&world, pid);
     }
 }
 

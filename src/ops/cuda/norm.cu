@@ -178,14 +178,10 @@ static __global__ void __launch_bounds__(THREADS, HELD == 1 ? 2 : 1)
     give_sums(sum, width, partial, a.d_weight);
 }
 
-/* The fewest vectors a thread, a power of two, with which a block holds a row; 0: too wide. */
-static int held_of(struct up_cuda *cuda, const char *name, int64_t width)
+/* The fewest vectors a thread, a power of two, with which a block holds a row. */
+static int held_of(int64_t width)
 {
-    if (width > UP_RMSNORM_CUDA_WIDTH) {
-        up_cuda_fail(cuda, "%s: a width of %lld, expected at most %d", name, (long long)width,
-                     UP_RMSNORM_CUDA_WIDTH);
-        return 0;
-    }
+    UP_ASSERT(width <= UP_RMSNORM_CUDA_WIDTH); // model/config.c has checked it
     int held = 1;
     while (width > (int64_t)THREADS * held * UP_VEC) held *= 2;
     return held;
@@ -202,8 +198,7 @@ void up_cuda_rmsnorm_forward(const void *args, struct up_cuda *cuda)
     const struct up_rmsnorm_forward_args *a = (const struct up_rmsnorm_forward_args *)args;
     UP_ASSERT(up_is_float(a->dtype));
     if (a->width == 0) return;
-    int held = held_of(cuda, "rmsnorm_forward", a->width);
-    if (!held) return;
+    int held = held_of(a->width);
     bool whole = a->width % UP_VEC == 0 && up_aligned(a->x, a->weight, a->y);
     int threads = up_row_threads(up_divide_up(a->width, held), THREADS);
     struct up_grid grid = {up_blocks(cuda, a->rows, FORWARD_RESIDENT / threads), threads, 0};
@@ -215,8 +210,7 @@ void up_cuda_rmsnorm_backward(const void *args, struct up_cuda *cuda)
     const struct up_rmsnorm_backward_args *a = (const struct up_rmsnorm_backward_args *)args;
     UP_ASSERT(up_is_float(a->dtype));
     if (a->rows == 0 || a->width == 0) return;
-    int held = held_of(cuda, "rmsnorm_backward", a->width);
-    if (!held) return;
+    int held = held_of(a->width);
     bool whole = a->width % UP_VEC == 0 && up_aligned(a->x, a->weight, a->dy, a->dx);
     void (*kernel)(struct up_rmsnorm_backward_args, float *) =
         PICK_HELD(backward, a->dtype, whole, held);
