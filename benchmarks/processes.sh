@@ -18,7 +18,7 @@ common=(--device cuda --data "$scratch/data" --seq 4K --steps 8 --deterministic)
 
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l) || gpus=0
 ((gpus >= 2)) || { echo "expected two GPUs or more, found $gpus" >&2; exit 2; }
-cat "$root"/src/*/*.[ch] "$root"/trainer/*.[ch] >"$scratch/data"
+cat "$root"/src/*/*.[ch] "$root"/trainer/*/*.[ch] >"$scratch/data"
 
 say() { printf '%-74s %s\n' "$1" "$2"; }
 fail() { say "$1" "FAILED: $2"; failed=1; }

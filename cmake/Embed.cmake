@@ -11,7 +11,7 @@ function(up_embed target file symbol)
 endfunction()
 
 # up_embed_set(TARGET SYMBOL FILES...): `const struct { const char *name, *text; } SYMBOL[]`, the
-# names without folder and extension, ended by a row of NULL (trainer/machine.h declares the type).
+# names without folder and extension, ended by a row of NULL (up_machine_files of trainer/forecast/machine.c is one).
 function(up_embed_set target symbol)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/embed/${target}/${symbol}.c)
   string(REPLACE ";" "|" inputs "${ARGN}")

@@ -1,7 +1,7 @@
 #include "report/advice.h"
-#include "trainer/admission.h"
-#include "trainer/machine.h"
-#include "trainer/predict.h"
+#include "trainer/advisor/admission.h"
+#include "trainer/forecast/machine.h"
+#include "trainer/advisor/predict.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* What a run's config would take with other techniques: its stored config, dry re-runs of the
- * neighbours (trainer/advisor.h), and the limits that they are held to. */
+ * neighbours (trainer/advisor/advisor.h), and the limits that they are held to. */
 #ifndef UP_REPORT_ADVICE_H
 #define UP_REPORT_ADVICE_H
 
 #include "report/query.h"
-#include "trainer/advisor.h"
-#include "trainer/stored.h"
+#include "trainer/advisor/advisor.h"
+#include "trainer/options/stored.h"
 
 struct up_advice {
     struct up_stored_run stored;

@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 #include "report/query.h"
-#include "trainer/figures.h"
+#include "trainer/forecast/figures.h"
 
 /* A piece of work that was timed: of an enum up_cost_class, or a copy. */
 enum up_copy_sort { UP_SORT_TO_HOST = UP_COST_CLASS_COUNT, UP_SORT_FROM_HOST };

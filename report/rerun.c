@@ -1,9 +1,9 @@
 #include "report/rerun.h"
 #include "comm/comm.h"
-#include "trainer/machine.h"
-#include "trainer/plan.h"
-#include "trainer/step.h"
-#include "trainer/stored.h"
+#include "trainer/forecast/machine.h"
+#include "trainer/forecast/plan.h"
+#include "trainer/step/step.h"
+#include "trainer/options/stored.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #define UP_REPORT_RERUN_H
 
 #include "device/device.h"
-#include "trainer/figures.h"
+#include "trainer/forecast/figures.h"
 
 /* What meta says of the configuration. */
 struct up_rerun_of {

@@ -6,7 +6,7 @@
 #define UP_REPORT_RULES_H
 
 #include "report/recorded.h"
-#include "trainer/technique.h"
+#include "trainer/advisor/technique.h"
 
 /* Techniques that are on besides those of the run. */
 typedef uint32_t up_rule_set;

@@ -1,9 +1,9 @@
 #include "trainer/bench.h"
 #include "ops/rehearsal.h"
-#include "trainer/figures.h"
+#include "trainer/forecast/figures.h"
 #include "trainer/group.h"
-#include "trainer/machine.h"
-#include "trainer/plan.h"
+#include "trainer/forecast/machine.h"
+#include "trainer/forecast/plan.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@
 #ifndef UP_TRAINER_BENCH_H
 #define UP_TRAINER_BENCH_H
 
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 /* Prints what it measures; writes options->output unless that is NULL. UP_USAGE for several
  * processes: one measures all the GPUs of a machine. */

@@ -14,7 +14,7 @@
 #ifndef UP_TRAINER_LAUNCH_H
 #define UP_TRAINER_LAUNCH_H
 
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 enum { UP_LAUNCH_HASH = 17 };
 

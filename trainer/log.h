@@ -3,7 +3,7 @@
 #ifndef UP_TRAINER_LOG_H
 #define UP_TRAINER_LOG_H
 
-#include "trainer/step.h"
+#include "trainer/step/step.h"
 
 struct up_step_log {
     int64_t step;

@@ -2,7 +2,7 @@
 #include "trainer/resume.h"
 #include "model/hf_config.h"
 #include "trainer/save.h"
-#include "trainer/state.h"
+#include "trainer/step/state.h"
 
 #include <errno.h>
 #include <jansson.h>

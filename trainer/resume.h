@@ -5,7 +5,7 @@
 #define UP_TRAINER_RESUME_H
 
 #include "model/param_file.h"
-#include "trainer/units.h"
+#include "trainer/step/units.h"
 
 struct up_resume {
     char *folder;         // of the save, owned; NULL: the run begins anew, all else is 0

@@ -3,7 +3,7 @@
 #include "model/data.h"
 #include "model/hf_config.h"
 #include "model/param_file.h"
-#include "trainer/state.h"
+#include "trainer/step/state.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -12,7 +12,7 @@
 #ifndef UP_TRAINER_SAVE_H
 #define UP_TRAINER_SAVE_H
 
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 #define UP_SAVE_WEIGHTS  "model.safetensors"
 #define UP_SAVE_MOMENTS  "optimizer.safetensors"

@@ -1,5 +1,5 @@
 #include "base/base.h"
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* README.md's option tables are the programs' own. UP_UPDATE_README=1 writes them there. */
 #include "tests/cli/program.h"
 #include "report/report.h"
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 static char *read_all(const char *path, size_t *size)
 {

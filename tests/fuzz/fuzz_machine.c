@@ -1,6 +1,6 @@
 /* Machine files: the input is the file. */
 #include "tests/fuzz/fuzz.h"
-#include "trainer/machine.h"
+#include "trainer/forecast/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

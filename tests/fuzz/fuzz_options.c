@@ -1,6 +1,6 @@
 /* The trainer's command line: the input is its words, each ended by a newline. */
 #include "tests/fuzz/fuzz.h"
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 
 enum { WORDS_MAX = 32 };
 

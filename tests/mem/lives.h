@@ -4,8 +4,8 @@
 
 #include "mem/mem.h"
 #include "mem/plan.h"
-#include "trainer/machine.h"
-#include "trainer/step.h"
+#include "trainer/forecast/machine.h"
+#include "trainer/step/step.h"
 
 #include <stdlib.h>
 

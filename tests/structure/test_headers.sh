@@ -8,9 +8,9 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 # The flags of a file that sees all libraries (once with CUDA and once without, where it is), without what names its input and output.
-flags=$(sed -nE 's/.*"command": "([^"]*) -c [^"]*\/trainer\/step\.c",/\1/p' "$build/compile_commands.json" |
+flags=$(sed -nE 's/.*"command": "([^"]*) -c [^"]*\/trainer\/train\.c",/\1/p' "$build/compile_commands.json" |
   sed -nE '1{s/^[^ ]+ //; s/ -o [^ ]+//; s/ -M[A-Z]+( [^ ]+)?//g; s/ -fsanitize=[^ ]+//g; p}')
-[ -n "$flags" ] || { echo "expected the flags of trainer/step.c in $build/compile_commands.json" >&2; exit 1; }
+[ -n "$flags" ] || { echo "expected the flags of trainer/train.c in $build/compile_commands.json" >&2; exit 1; }
 
 count=0
 while read -r header; do

@@ -17,10 +17,11 @@ mapfile -t folders < <(awk '/^## / {on = $2 == "Folders"} on && /^    [a-z]/ {pr
 
 for folder in "${folders[@]}"; do
   [ -d "$folder" ] || fail "docs/design.md: $folder: there is no such folder"
-  name=${folder#src/}
+  name=${folder##*/}
   [ "$name" = "$folder" ] || [ -f "$folder/$name.h" ] || fail "$folder: expected its public header, $name.h"
 done
-for folder in src/*/; do
+for folder in src/*/ trainer/*/; do
+  [ "$folder" != trainer/machines/ ] || continue # data
   [[ " ${folders[*]} " == *" ${folder%/} "* ]] || fail "docs/design.md: ${folder%/} is not on its list of folders"
 done
 
@@ -28,19 +29,18 @@ done
 sources() {
   find "${folders[@]}" -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def'
 }
-violations=$(sources | sort | xargs grep -Hn '^ *# *include *"' |
+violations=$(sources | sort -u | xargs grep -Hn '^ *# *include *"' |
   awk -F: -v list="${folders[*]}" '
     BEGIN { count = split(list, folder, " "); for (i = 1; i <= count; i++) place[folder[i]] = i }
-    function top(path,   parts) {
-      split(path, parts, "/")
-      return parts[1] == "src" ? "src/" parts[2] : parts[1]
+    function top(path) { # the longest of the list that holds it
+      while (!(path in place) && sub(/\/[^\/]*$/, "", path)) ;
+      return path
     }
     {
       path = $3
       sub(/^[^"]*"/, "", path); sub(/".*/, "", path)
       from = top($1)
-      split(path, parts, "/")
-      to = ("src/" parts[1]) in place ? "src/" parts[1] : parts[1]
+      to = top("src/" path) in place ? top("src/" path) : top(path)
       n++
       if (!(to in place)) print $1 ":" $2 ": \"" path "\": expected a path that begins with a folder of docs/design.md"
       else if (place[to] > place[from]) print $1 ":" $2 ": " from " may not include \"" path "\": " to " comes after it"

@@ -5,12 +5,12 @@
 
 #include "mem/arena.h"
 #include "model/data.h"
-#include "trainer/dry_rank.h"
+#include "trainer/forecast/dry_rank.h"
 #include "trainer/group.h"
-#include "trainer/machine.h"
-#include "trainer/plan.h"
-#include "trainer/state.h"
-#include "trainer/step.h"
+#include "trainer/forecast/machine.h"
+#include "trainer/forecast/plan.h"
+#include "trainer/step/state.h"
+#include "trainer/step/step.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The advisor: the published orderings, and that what it says fits fits, at the margin. Forecasts
  * alone; that these are what runs measure is test_forecast's business. */
 #include "tests/trainer/fixture.h"
-#include "trainer/advisor.h"
+#include "trainer/advisor/advisor.h"
 
 static const int64_t gib = (int64_t)1 << 30;
 

@@ -1,7 +1,7 @@
 /* Machine files written: what is read back, what is replaced, what is left alone, and that a
  * failure leaves what was there before. */
 #include "tests/cli/program.h"
-#include "trainer/machine.h"
+#include "trainer/forecast/machine.h"
 
 #include <math.h>
 #include <sys/resource.h>

@@ -3,7 +3,7 @@
  * category, at the same place, with the same tensors the largest; and what the advisor names as
  * next dominant is that in the run that follows the advice. */
 #include "tests/trainer/fixture.h"
-#include "trainer/advisor.h"
+#include "trainer/advisor/advisor.h"
 
 enum { RANKS = 4 };
 

@@ -1,0 +1,35 @@
+/* Machine files: what the dry device knows of a machine, and where each figure is from.
+ *
+ * JSON, one object: "name", "about", "device_name", and per figure {"value": number, "source":
+ * text}. The names of the figures are those of machine.c's table; rates must be there, while
+ * capacities (device_bytes, host_bytes, node_devices), what libraries take and paces of single
+ * classes of work (adamw_bytes_per_s and its like; memory_bytes_per_s stands for them) may be left
+ * out. Built in are the files of trainer/machines. */
+#ifndef UP_TRAINER_MACHINE_H
+#define UP_TRAINER_MACHINE_H
+
+#include "device/device.h"
+#include "trainer/forecast/figures.h"
+
+#include <jansson.h>
+
+/* `name`: a built-in machine, or the path of a file. UP_USAGE names --machine and what was
+ * expected. */
+enum up_status up_machine_find(const char *name, struct up_machine *machine, struct up_error *err);
+
+/* The built-in machine whose "device_name" is a device's own name ("NVIDIA H200"); *machine stays
+ * where there is none. */
+enum up_status up_machine_of_device(const char *device_name, struct up_machine *machine,
+                                    struct up_error *err);
+
+/* The figures that `object`, of up_machine_json's form, has in a sensible way; the others stay. */
+void up_machine_take_json(struct up_machine *machine, const json_t *object);
+
+/* The machine as JSON, the caller's to free; NULL when memory is short. */
+char *up_machine_json(const struct up_machine *machine);
+
+/* A machine as plain figures, and back. */
+void up_machine_figures(const struct up_machine *machine, struct up_figures *plain);
+void up_machine_of_figures(const struct up_figures *plain, struct up_machine *machine);
+
+#endif
