@@ -1,8 +1,8 @@
 /* advise: which techniques to switch on, what they would change, and what fits. */
 #include "report/report.h"
-#include "report/sections.h"
-#include "report/sections_advice.h"
-#include "report/sections_modelled.h"
+#include "report/emit/sections.h"
+#include "report/emit/sections_advice.h"
+#include "report/emit/sections_modelled.h"
 
 #include <stdlib.h>
 

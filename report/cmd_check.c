@@ -5,7 +5,7 @@
  * and, where --time asks for it, the step time. A category's line says whose fault a change of the
  * peak is: its bytes are those at the peak, and a peak that moves elsewhere holds other categories,
  * so a category alone decides nothing. */
-#include "report/measured.h"
+#include "report/analysis/measured.h"
 #include "report/report.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* diff: two runs side by side: what was configured otherwise, and what grew and shrank at the peak.
  * Each run is taken at its own peak. */
-#include "report/measured.h"
+#include "report/analysis/measured.h"
 #include "report/report.h"
 
 #include <math.h>

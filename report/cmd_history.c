@@ -1,7 +1,7 @@
 /* history: a line a run, of any number of runs across configurations; to be sorted, or taken away
  * as JSON or CSV. */
-#include "report/peak.h"
-#include "report/analysis.h"
+#include "report/analysis/peak.h"
+#include "report/analysis/analysis.h"
 #include "report/report.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* peak: what was alive at the highest moment of a run, of a rank or of a step. */
 #include "report/report.h"
-#include "report/sections.h"
+#include "report/emit/sections.h"
 
 struct peak_options {
     struct up_report_options report;

@@ -1,6 +1,6 @@
 /* score: forecasts against what came of them. Of the forecasts that one run.db holds, those about
  * the configuration of another are held against what that one measured, line by line. */
-#include "report/measured.h"
+#include "report/analysis/measured.h"
 #include "report/report.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* summary: one screen about a run; what upipe-report does when no sub-command is named. */
 #include "report/report.h"
-#include "report/sections.h"
-#include "report/sections_advice.h"
-#include "report/sections_modelled.h"
+#include "report/emit/sections.h"
+#include "report/emit/sections_advice.h"
+#include "report/emit/sections_modelled.h"
 
 // What one screen has room for, beside advice and without.
 enum { TENSORS_WITH_ADVICE = 5, TENSORS = 10 };

@@ -1,7 +1,7 @@
 /* tensors: lifetimes as a table, largest first, of the whole trace or of what is asked for. */
-#include "report/peak.h"
+#include "report/analysis/peak.h"
 #include "report/report.h"
-#include "report/sections.h"
+#include "report/emit/sections.h"
 
 #include <math.h>
 #include <string.h>

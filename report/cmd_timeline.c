@@ -1,11 +1,11 @@
 /* timeline: the memory of one step, event by event. In order of seq, which is exact, with the time
  * beside it. Where there are more events than rows, a row is the highest of its share of them: no
  * peak is lost. */
-#include "report/peak.h"
-#include "report/ranges.h"
-#include "report/replay.h"
+#include "report/analysis/peak.h"
+#include "report/analysis/ranges.h"
+#include "report/analysis/replay.h"
 #include "report/report.h"
-#include "report/sections.h"
+#include "report/emit/sections.h"
 
 #include <string.h>
 

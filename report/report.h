@@ -8,7 +8,7 @@
 #define UP_REPORT_REPORT_H
 
 #include "base/base.h"
-#include "report/emit.h"
+#include "report/emit/emit.h"
 
 /* Every sub-command's options struct begins with this, and its table with UP_REPORT_OPTIONS. */
 struct up_report_options {

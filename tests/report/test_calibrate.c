@@ -1,7 +1,7 @@
 /* Rates learnt from timed work: by themselves, on work whose machine is known; from dry runs, which
  * must give their own machine back; from a cpu run; and what a run cannot tell. */
 #include "base/base.h"
-#include "report/calibration.h"
+#include "report/calibration/calibration.h"
 #include "tests/report/run.h"
 
 #include <jansson.h>

@@ -2,9 +2,9 @@
  * that looks at every lifetime at every seq: on random traces with shared storage, names that
  * outlive each other in any order, steps that ended and one that did not, two ranks, both spaces,
  * NULLs and negative sizes. */
-#include "report/breakdown.h"
-#include "report/ranges.h"
-#include "report/replay.h"
+#include "report/analysis/breakdown.h"
+#include "report/analysis/ranges.h"
+#include "report/analysis/replay.h"
 #include "tests/report/fixture.h"
 
 enum { TRIALS = 300, LIVES = 120, STEPS = 4, RANKS = 2, CATEGORIES = 5 };

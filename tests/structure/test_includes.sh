@@ -20,7 +20,7 @@ for folder in "${folders[@]}"; do
   name=${folder##*/}
   [ "$name" = "$folder" ] || [ -f "$folder/$name.h" ] || fail "$folder: expected its public header, $name.h"
 done
-for folder in src/*/ trainer/*/; do
+for folder in src/*/ trainer/*/ report/*/; do
   [ "$folder" != trainer/machines/ ] || continue # data
   [[ " ${folders[*]} " == *" ${folder%/} "* ]] || fail "docs/design.md: ${folder%/} is not on its list of folders"
 done

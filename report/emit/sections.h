@@ -1,0 +1,34 @@
+/* The parts that reports are made of, each said through the emitter. */
+#ifndef UP_REPORT_SECTIONS_H
+#define UP_REPORT_SECTIONS_H
+
+#include "report/analysis/analysis.h"
+#include "report/analysis/breakdown.h"
+#include "report/emit/emit.h"
+#include "report/analysis/post_mortem.h"
+#include "report/analysis/step_time.h"
+
+/* "run": what was run, how far it got, what went wrong. */
+void up_section_run(struct up_emitter *emitter, const struct up_run *run,
+                    const struct up_run_facts *facts);
+/* A note of how far a run got that has not ended; none of one that has. up_section_run has it. */
+void up_section_incomplete(struct up_emitter *emitter, const struct up_run_facts *facts);
+
+/* "out_of_memory": what did not fit, what filled the memory then. Nothing where that is not known.
+ */
+void up_section_post_mortem(struct up_emitter *emitter, const struct up_post_mortem *why);
+
+/* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and
+ * "host". `brief` rows of tensors, if not 0, make the text one of one screen: the sums on a line,
+ * the larger categories, and tensors by kind. Says so where nothing was recorded. */
+void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
+                          int64_t limit, int64_t brief);
+
+/* "training": loss and speed, and what recording cost. */
+void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts);
+
+/* "time": what the compute stream does, and what is exposed beside it. Null where no step has
+ * kernels. */
+void up_section_time(struct up_emitter *emitter, const struct up_step_time *time);
+
+#endif
