@@ -1,11 +1,11 @@
 /* calibrate: a machine file whose rates are those of a traced run, so that dry runs forecast that
  * machine. What the run cannot tell is taken from the machine that it names, or from generic. */
 #include "report/analysis/analysis.h"
-#include "report/calibration/calibration.h"
 #include "report/analysis/measured.h"
-#include "report/report.h"
+#include "report/calibration/calibration.h"
 #include "report/calibration/rerun.h"
 #include "report/emit/text.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* tensors: lifetimes as a table, largest first, of the whole trace or of what is asked for. */
 #include "report/analysis/peak.h"
-#include "report/report.h"
 #include "report/emit/sections.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <string.h>

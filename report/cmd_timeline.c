@@ -4,8 +4,8 @@
 #include "report/analysis/peak.h"
 #include "report/analysis/ranges.h"
 #include "report/analysis/replay.h"
-#include "report/report.h"
 #include "report/emit/sections.h"
+#include "report/report.h"
 
 #include <string.h>
 

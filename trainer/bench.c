@@ -1,9 +1,9 @@
 #include "trainer/bench.h"
 #include "ops/rehearsal.h"
 #include "trainer/forecast/figures.h"
-#include "trainer/group.h"
 #include "trainer/forecast/machine.h"
 #include "trainer/forecast/plan.h"
+#include "trainer/group.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 #include "report/advice/advice.h"
 #include "trainer/advisor/admission.h"
-#include "trainer/forecast/machine.h"
 #include "trainer/advisor/predict.h"
+#include "trainer/forecast/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #include "comm/comm.h"
 #include "trainer/forecast/machine.h"
 #include "trainer/forecast/plan.h"
-#include "trainer/step/step.h"
 #include "trainer/options/stored.h"
+#include "trainer/step/step.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 
 #include "report/analysis/analysis.h"
 #include "report/analysis/breakdown.h"
-#include "report/emit/emit.h"
 #include "report/analysis/post_mortem.h"
 #include "report/analysis/step_time.h"
+#include "report/emit/emit.h"
 
 /* "run": what was run, how far it got, what went wrong. */
 void up_section_run(struct up_emitter *emitter, const struct up_run *run,

@@ -3,8 +3,8 @@
 #ifndef UP_REPORT_SECTIONS_MODELLED_H
 #define UP_REPORT_SECTIONS_MODELLED_H
 
-#include "report/emit/emit.h"
 #include "report/advice/modelled.h"
+#include "report/emit/emit.h"
 
 /* "forecast": the run as it was recorded. `why`: what keeps its step from being run again. */
 void up_section_modelled_now(struct up_emitter *emitter, const struct up_modelled *modelled,

@@ -3,9 +3,9 @@
 #define UP_BASE_BASE_H
 
 #include "base/error.h"
-#include "base/units.h"
 #include "base/options.h"
 #include "base/rng.h"
+#include "base/units.h"
 
 #include <time.h>
 

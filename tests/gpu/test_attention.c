@@ -410,39 +410,6 @@ static void test_preparing(void **state)
     rig_finish(rig);
 }
 
-static double seconds_of(struct rig *rig, const struct up_attention_shape *s, struct up_tensor **t,
-                         void *scratch)
-{
-    int64_t begin = 0;
-    for (int i = 0; i < 2; i++) { // the first warms up
-        rig_finish(rig);
-        begin = up_clock_ns();
-        if (scratch)
-            launch_backward(rig, s, false, t, scratch);
-        else
-            launch_forward(rig, s, t);
-    }
-    rig_finish(rig);
-    return (double)(up_clock_ns() - begin) * 1e-9;
-}
-
-static void print_speed(struct rig *rig, const struct up_attention_shape *s, const char *what)
-{
-    struct data data = make_data(s);
-    struct up_tensor *t[NAMES] = {NULL}, *scratch = alloc_scratch(rig, s, false);
-    place(rig, s, false, false, &data, t);
-    double forward = 2.0 * (double)s->heads * (double)s->seq * (double)s->seq * (double)s->head_dim;
-    double seconds = seconds_of(rig, s, t, NULL);
-    double backward_seconds = seconds_of(rig, s, t, scratch->data);
-    print_message("%s, %lld tokens, %lld/%lld heads of %lld: forward %.0f, backward %.0f TFLOP/s\n",
-                  what, (long long)s->seq, (long long)s->heads, (long long)s->kv_heads,
-                  (long long)s->head_dim, forward / seconds * 1e-12,
-                  2.5 * forward / backward_seconds * 1e-12);
-    up_free(&rig->rank, &scratch);
-    for (int name = 0; name < NAMES; name++) up_free(&rig->rank, &t[name]);
-    free_data(&data);
-}
-
 /* Two implementations that share nothing, at 16384 tokens (a whole group to a run) and 65536 (runs
  * that share the KV head). */
 static void test_against_each_other(void **state)
@@ -457,10 +424,8 @@ static void test_against_each_other(void **state)
         struct data own = make_data(&s), cudnn = make_data(&s);
         assert_null(why_own(rig, &s));
         solve_on_gpu(rig, &s, c->accumulate, true, &cudnn);
-        print_speed(rig, &s, "cuDNN");
         force_own(rig, true);
         solve_on_gpu(rig, &s, c->accumulate, true, &own);
-        print_speed(rig, &s, "our own");
         force_own(rig, false);
         assert_true(agree(&s, &own, &cudnn, "our own against cuDNN"));
         free_data(&cudnn);

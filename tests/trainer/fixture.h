@@ -6,9 +6,9 @@
 #include "mem/arena.h"
 #include "model/data.h"
 #include "trainer/forecast/dry_rank.h"
-#include "trainer/group.h"
 #include "trainer/forecast/machine.h"
 #include "trainer/forecast/plan.h"
+#include "trainer/group.h"
 #include "trainer/step/state.h"
 #include "trainer/step/step.h"
 

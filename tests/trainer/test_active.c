@@ -1,8 +1,8 @@
 /* --active-layers: the step of a model cut to its first blocks, beside the state of all. */
 #include "tests/trainer/fixture.h"
 #include "trainer/advisor/limits.h"
-#include "trainer/forecast/machine.h"
 #include "trainer/advisor/technique.h"
+#include "trainer/forecast/machine.h"
 
 static struct up_config stack_of(const struct fixture *fixture, int64_t layers, int64_t active)
 {

@@ -3,8 +3,8 @@
 #ifndef UP_TRAINER_ADMISSION_H
 #define UP_TRAINER_ADMISSION_H
 
-#include "trainer/forecast/forecaster.h"
 #include "trainer/advisor/limits.h"
+#include "trainer/forecast/forecaster.h"
 #include "trainer/options/options.h"
 
 enum { UP_ADMISSION_TEXT = 1024 };

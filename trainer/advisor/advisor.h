@@ -3,9 +3,9 @@
 #ifndef UP_TRAINER_ADVISOR_H
 #define UP_TRAINER_ADVISOR_H
 
-#include "trainer/forecast/forecaster.h"
 #include "trainer/advisor/limits.h"
 #include "trainer/advisor/technique.h"
+#include "trainer/forecast/forecaster.h"
 
 /* --- One after the other -------------------------------------------------------------------------
  */
