@@ -245,7 +245,11 @@ enum up_status up_group_join(struct up_group *group, struct up_seat *seat, struc
     up_device_bind(seat->device);
 #if UPIPE_CUDA
     // Beside a GPU the host makes random weights and casts what it loads.
-    if (group->kind == UP_DEVICE_CUDA) omp_set_num_threads(group->threads);
+    if (group->kind == UP_DEVICE_CUDA) {
+        omp_set_num_threads(group->threads);
+        if (group->deterministic)
+            up_cuda_attention_force_own(up_device_cuda_launch(seat->device), true);
+    }
     if (group->id) return join_nccl(group, seat, err);
 #endif
     (void)group;
@@ -262,7 +266,6 @@ static enum up_status rehearse(struct up_group *group, struct up_rank *rank,
     enum up_status rc = UP_OK;
     const struct up_seat *seat = &group->seat[rank->rank - group->first];
     struct up_cuda *cuda = up_device_cuda_launch(seat->device);
-    if (group->deterministic) up_cuda_attention_force_own(cuda, true);
     // A plan that does not fit has no place to rehearse in; the step will find no memory either.
     if (rank->plan) {
         void *scrap = up_step_scrap(rank);

@@ -10,11 +10,14 @@
 #include "ops/cuda/attention_cuda.h"
 #endif
 
-static void use_own_attention(struct bench *bench)
+// Whose kernels attention takes is settled when a rank joins, so that a benchmark has the step's.
+static void check_own_attention(const struct bench *bench)
 {
 #if UPIPE_CUDA
-    for (int r = 0; r < bench->count; r++)
-        up_cuda_attention_force_own(up_device_cuda_launch(bench->member[r].seat->device), true);
+    struct up_attention_shape s = {
+        .batch = 1, .seq = 4096, .heads = 8, .kv_heads = 2, .head_dim = 128, .group = 4};
+    struct up_cuda *cuda = up_device_cuda_launch(bench->member[0].seat->device);
+    assert_string_equal(up_cuda_attention_why_own(cuda, &s), "our own kernels were asked for");
 #endif
     (void)bench;
 }
@@ -135,8 +138,9 @@ static void run_curve(const struct fixture *fixture, const struct up_config *con
     static struct bench bench;
     static const struct up_hyper hyper = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1};
-    bench_open(&bench, config, kind, 0);
-    if (deterministic) use_own_attention(&bench);
+    struct up_train_options options = {.device = (int)kind, .deterministic = deterministic};
+    bench_open_with(&bench, config, &options, NULL);
+    if (deterministic) check_own_attention(&bench);
     fixture_load_weights(fixture, &bench);
     for (int64_t step = 0; step < CURVE_STEPS; step++) {
         struct step_call call = {.step = step, .hyper = &hyper};

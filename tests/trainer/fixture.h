@@ -120,17 +120,16 @@ out:
 }
 
 /* `traces`: a ring per rank, or NULL. */
-static inline void bench_open_traced(struct bench *bench, const struct up_config *config,
-                                     enum up_device_kind kind, uint64_t chaos_seed,
-                                     struct up_trace *const *traces)
+static inline void bench_open_with(struct bench *bench, const struct up_config *config,
+                                   const struct up_train_options *options,
+                                   struct up_trace *const *traces)
 {
     struct up_error error = {0};
     struct up_machine machine;
     memset(bench, 0, sizeof *bench);
     bench->config = *config;
     if (!bench->config.attn_layers) bench->config.attn_layers = config->model.layers;
-    bench->options.device = (int)kind;
-    bench->options.chaos = (int64_t)chaos_seed;
+    bench->options = *options;
     must(up_config_check(&bench->config, &error));
     must(up_machine_find("generic", &machine, &error));
     must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, NULL, &error));
@@ -141,6 +140,14 @@ static inline void bench_open_traced(struct bench *bench, const struct up_config
         bench->member[r].seat = &bench->group.seat[r];
     }
     bench_run(bench, bench_init_member, (void *)traces);
+}
+
+static inline void bench_open_traced(struct bench *bench, const struct up_config *config,
+                                     enum up_device_kind kind, uint64_t chaos_seed,
+                                     struct up_trace *const *traces)
+{
+    struct up_train_options options = {.device = (int)kind, .chaos = (int64_t)chaos_seed};
+    bench_open_with(bench, config, &options, traces);
 }
 
 static inline void bench_open(struct bench *bench, const struct up_config *config,
