@@ -82,6 +82,7 @@ static const struct row rows[] = {
     B(rmsnorm_backward, 2000, 5120, 0),
     B(rmsnorm_backward, 900, 5120, 1),
     B(rmsnorm_backward, 600, 16384, 1),
+    B(rmsnorm_backward, 1040, 16384, 0),
     B(rmsnorm_backward, 3, 20000, 0),
     B(rmsnorm_backward, 9, 32768, 1),
     B(rmsnorm_backward, 0, 64, 1),
