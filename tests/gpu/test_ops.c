@@ -133,6 +133,7 @@ static const struct row rows[] = {
     B(attention_forward, 1, 127, 2, 2, 96, 1, 0),
     B(attention_forward, 2, 300, 2, 1, 256, 2, 0),
     B(attention_forward, 1, 4097, 1, 1, 80, 8, 3),
+    B(attention_forward, 65539, 2, 2, 1, 16, 2, 0),
     B(attention_backward, 1, 1, 1, 1, 64, 1, 0, 0),
     B(attention_backward, 2, 150, 4, 2, 128, 2, 0, 0),
     B(attention_backward, 1, 127, 8, 2, 64, 4, 0, 1),
