@@ -99,7 +99,8 @@ static auto for_width(int64_t head_dim, ARGS... args)
 extern "C" const char *up_attention_own_refuses(int64_t head_dim)
 {
     int device = 0, bytes = 0;
-    if (head_dim > 256 || head_dim % 8) return "expected a head_dim up to 256, a multiple of 8";
+    if (head_dim > UP_ATTENTION_CUDA_WIDTH || head_dim % UP_ATTENTION_CUDA_STEP)
+        return "expected a head_dim up to 256, a multiple of 8";
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (for_width<shared_bytes>(head_dim) > bytes)
