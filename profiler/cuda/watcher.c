@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,8 @@ static const int64_t clock_interval_ns = 1000000000;
 
 // CUPTI's callbacks for buffers say nothing of whose they are.
 static _Atomic(struct up_watcher *) watching;
+// Callbacks under way: CUPTI does not wait for them when it is told to end.
+static atomic_int under_way;
 // What a thread gives its GPU is for this rank; NULL: for none.
 static _Thread_local const struct up_rank *bound;
 
@@ -64,6 +67,18 @@ __attribute__((format(printf, 2, 3))) static void keep_trouble(struct up_watcher
     va_start(arguments, format);
     vsnprintf(watcher->trouble, sizeof watcher->trouble, format, arguments);
     va_end(arguments);
+}
+
+// The watcher, which stays until leave(); NULL: there is none any more.
+static struct up_watcher *enter(void)
+{
+    atomic_fetch_add(&under_way, 1);
+    return atomic_load(&watching);
+}
+
+static void leave(void)
+{
+    atomic_fetch_sub(&under_way, 1);
 }
 
 /* --- Buffers: on any thread ----------------------------------------------------------------------
@@ -80,12 +95,8 @@ static struct buffer *empty_buffer(struct up_watcher *watcher)
     return NULL;
 }
 
-static void CUPTIAPI lend_buffer(uint8_t **bytes, size_t *size, size_t *records)
+static void lend(struct up_watcher *watcher, uint8_t **bytes, size_t *size)
 {
-    struct up_watcher *watcher = atomic_load(&watching);
-    *bytes = NULL;
-    *size = *records = 0;
-    if (!watcher) return;
     pthread_mutex_lock(&watcher->lock);
     struct buffer *buffer = empty_buffer(watcher);
     if (buffer) {
@@ -96,14 +107,17 @@ static void CUPTIAPI lend_buffer(uint8_t **bytes, size_t *size, size_t *records)
     pthread_mutex_unlock(&watcher->lock);
 }
 
-static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *bytes, size_t size,
-                                 size_t valid)
+static void CUPTIAPI lend_buffer(uint8_t **bytes, size_t *size, size_t *records)
 {
-    struct up_watcher *watcher = atomic_load(&watching);
-    (void)context;
-    (void)stream;
-    (void)size;
-    if (!watcher) return;
+    struct up_watcher *watcher = enter();
+    *bytes = NULL;
+    *size = *records = 0;
+    if (watcher) lend(watcher, bytes, size);
+    leave();
+}
+
+static void take(struct up_watcher *watcher, const uint8_t *bytes, size_t valid)
+{
     pthread_mutex_lock(&watcher->lock);
     for (int i = 0; i < watcher->buffers; i++) {
         struct buffer *buffer = &watcher->buffer[i];
@@ -113,6 +127,17 @@ static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *by
         buffer->order = valid ? ++watcher->returned : 0;
     }
     pthread_mutex_unlock(&watcher->lock);
+}
+
+static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *bytes, size_t size,
+                                 size_t valid)
+{
+    struct up_watcher *watcher = enter();
+    (void)context;
+    (void)stream;
+    (void)size;
+    if (watcher) take(watcher, bytes, valid);
+    leave();
 }
 
 // The one that came back first, until it is given up with order 0; NULL: none is there.
@@ -138,16 +163,10 @@ static void give_up_buffer(struct up_watcher *watcher, struct buffer *buffer)
 /* --- Calls: on the thread that makes them --------------------------------------------------------
  */
 
-static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id,
-                             const void *pointer)
+static void leave_mark(struct up_watcher *watcher, uint32_t call)
 {
-    struct up_watcher *watcher = context;
-    const CUpti_CallbackData *call = pointer;
     const struct up_rank *rank = bound;
     struct up_mark mark = {.rank = -1, .step = -1};
-    (void)domain;
-    (void)id;
-    if (call->callbackSite != CUPTI_API_ENTER || !call->correlationId) return;
     if (watcher->guest.who)
         watcher->guest.who(watcher->guest.context, &mark);
     else if (rank)
@@ -157,7 +176,19 @@ static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_C
             .kind = rank->work_kind,
             .work_id = rank->work_now,
             .range_id = rank->range_depth ? rank->open_ranges[rank->range_depth - 1] : 0};
-    up_marks_leave(watcher->marks, call->correlationId, &mark);
+    up_marks_leave(watcher->marks, call, &mark);
+}
+
+static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                             const void *pointer)
+{
+    const CUpti_CallbackData *call = pointer;
+    (void)domain;
+    (void)id;
+    if (call->callbackSite != CUPTI_API_ENTER || !call->correlationId) return;
+    struct up_watcher *watcher = enter();
+    if (watcher && watcher == context) leave_mark(watcher, call->correlationId);
+    leave();
 }
 
 #define RUNTIME(name)                                                                              \
@@ -189,6 +220,8 @@ static const struct call work_calls[] = {
     RUNTIME(cudaMemcpyAsync_v3020),
     RUNTIME(cudaMemcpyAsync_ptsz_v7000),
     RUNTIME(cudaMemcpyPeerAsync_v4000),
+    RUNTIME(cudaMemcpy2DAsync_v3020),
+    RUNTIME(cudaMemcpy2DAsync_ptsz_v7000),
     RUNTIME(cudaMemset_v3020),
     RUNTIME(cudaMemsetAsync_v3020),
     RUNTIME(cudaMemsetAsync_ptsz_v7000),
@@ -216,6 +249,8 @@ static const struct call work_calls[] = {
     DRIVER(cuMemcpyDtoDAsync_v2),
     DRIVER(cuMemcpyDtoDAsync_v2_ptsz),
     DRIVER(cuMemcpyPeerAsync),
+    DRIVER(cuMemcpy2DAsync_v2),
+    DRIVER(cuMemcpy2DAsync_v2_ptsz),
     DRIVER(cuMemsetD8Async),
     DRIVER(cuMemsetD8Async_ptsz),
     DRIVER(cuMemsetD16Async),
@@ -644,6 +679,12 @@ static void disable(struct up_watcher *watcher)
     if (watcher->subscribed) watcher->cupti.unsubscribe(watcher->subscriber);
 }
 
+void up_watcher_forget(void)
+{
+    atomic_store(&watching, NULL);
+    atomic_store(&under_way, 0);
+}
+
 void up_watcher_destroy(struct up_watcher *watcher)
 {
     bool lent = false;
@@ -651,7 +692,8 @@ void up_watcher_destroy(struct up_watcher *watcher)
     bound = NULL;
     disable(watcher);
     struct up_watcher *self = watcher;
-    atomic_compare_exchange_strong(&watching, &self, NULL);
+    if (atomic_compare_exchange_strong(&watching, &self, NULL))
+        while (atomic_load(&under_way)) sched_yield();
     for (int i = 0; i < BUFFERS_MAX; i++) {
         // One that CUPTI has kept may yet be written to.
         if (!watcher->buffer[i].lent) free(watcher->buffer[i].bytes);

@@ -44,7 +44,11 @@ enum up_status up_watcher_attach(struct up_watcher *watcher, struct up_recorder 
  * at. `rank` must stay until the watcher is destroyed, or is bound to NULL. */
 void up_watcher_bind(struct up_watcher *watcher, const struct up_rank *rank);
 
-/* After the recorder has finished. NULL is fine. */
+/* After the recorder has finished, or without one. Threads may still use CUDA. NULL is fine. */
 void up_watcher_destroy(struct up_watcher *watcher);
+
+/* In a child that was forked: the watcher is the parent's. Nobody would read what CUPTI is lent
+ * here, and a lock may have stayed behind with a thread of the parent's. */
+void up_watcher_forget(void);
 
 #endif

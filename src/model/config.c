@@ -1,4 +1,5 @@
 #include "model/config.h"
+#include "ops/attention.h"
 #include "ops/norm.h"
 
 #include <jansson.h>
@@ -75,6 +76,19 @@ bool up_config_kv_changes(const struct up_config *config, int64_t stage)
     return false;
 }
 
+// What its kernels take; the cpu takes any.
+static enum up_status check_for_cuda(const struct up_model *m, struct up_error *err)
+{
+    if (m->hidden > UP_RMSNORM_CUDA_WIDTH)
+        return up_fail(err, UP_USAGE, "hidden_size: expected at most %d on cuda, found %lld",
+                       UP_RMSNORM_CUDA_WIDTH, (long long)m->hidden);
+    if (m->head_dim > UP_ATTENTION_CUDA_WIDTH || m->head_dim % UP_ATTENTION_CUDA_STEP)
+        return up_fail(err, UP_USAGE,
+                       "head_dim: expected a multiple of %d, at most %d, on cuda, found %lld",
+                       UP_ATTENTION_CUDA_STEP, UP_ATTENTION_CUDA_WIDTH, (long long)m->head_dim);
+    return UP_OK;
+}
+
 static enum up_status check_sizes(const struct up_config *config, struct up_error *err)
 {
     // Every tensor of the step is at most tokens x widest row x 8 bytes: kept below 2^62.
@@ -85,10 +99,7 @@ static enum up_status check_sizes(const struct up_config *config, struct up_erro
         return up_fail(err, UP_USAGE,
                        "--seq, --batch: %lld x %lld tokens are too many: expected at most %lld",
                        (long long)config->seq, (long long)config->batch, (long long)most);
-    if (config->as == UP_DEVICE_CUDA && m->hidden > UP_RMSNORM_CUDA_WIDTH)
-        return up_fail(err, UP_USAGE, "hidden_size: expected at most %d on cuda, found %lld",
-                       UP_RMSNORM_CUDA_WIDTH, (long long)m->hidden);
-    return UP_OK;
+    return config->as == UP_DEVICE_CUDA ? check_for_cuda(m, err) : UP_OK;
 }
 
 // The nearest n at or below and at or above `asked` that divide `total` and are multiples of `of`.

@@ -5,6 +5,9 @@
 
 #include <stdbool.h>
 
+/* head_dim on cuda: at most, and a multiple of. */
+enum { UP_ATTENTION_CUDA_WIDTH = 256, UP_ATTENTION_CUDA_STEP = 8 };
+
 /* Causal grouped-query attention over whole sequences, flash style: no [seq, seq] buffer (Dao et
  * al. 2022). Query head h attends with KV head (first_head_in_group + h) / group. Scores are scaled
  * by 1 / sqrt(head_dim). */

@@ -60,10 +60,11 @@ static void put(const void *record, size_t size)
 static int call(CUpti_CallbackDomain domain, CUpti_CallbackId id, uint32_t correlation)
 {
     CUpti_CallbackData data = {.callbackSite = CUPTI_API_ENTER, .correlationId = correlation};
-    if (!subscriber || !called[domain][id]) return 0;
-    subscriber(subscriber_context, domain, id, &data);
+    CUpti_CallbackFunc told = subscriber; // also once it has unsubscribed meanwhile
+    if (!told || !called[domain][id]) return 0;
+    told(subscriber_context, domain, id, &data);
     data.callbackSite = CUPTI_API_EXIT;
-    subscriber(subscriber_context, domain, id, &data);
+    told(subscriber_context, domain, id, &data);
     return 1;
 }
 

@@ -373,7 +373,7 @@ static const struct op ops[] = {
     OP(embed_forward, 0, 0, 0, 0, true),
     OP(embed_backward, 0, 0, 0, 0, true), // rows are added in the same order
     OP(rmsnorm_forward, 4e-3, 1e-5, 0, 0, true),
-    OP(rmsnorm_backward, 4e-3, 1e-5, 1e-5, 0, false),
+    OP(rmsnorm_backward, 4e-3, 1e-5, 1e-5, 0, true),
     OP(rope, 4e-3, 1e-5, 0, 0, true),
     OP(rope_backward, 4e-3, 1e-5, 1e-5, 0, true),
     OP(attention_forward, 4e-3, 1e-5, 1e-4, 0, false),

@@ -7,11 +7,16 @@
 
 #if UPIPE_CUPTI
 
+#include "tests/gpu/fake_cupti.h"
+
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 
-enum { MIB = 1 << 20, TOO_DEEP = 70 };
+#define FAKES UP_TEST_BUILD "/tests/fake/"
+
+enum { MIB = 1 << 20, TOO_DEEP = 70, PATIENCE = 1000 };
 
 static char folder[32], trace_path[64], self[512];
 
@@ -75,6 +80,62 @@ static int use_a_gpu(void)
     nvtxRangePop();
     cudaFree(memory);
     return 0;
+}
+
+// That was loaded in CUPTI's place.
+static void *of_fake(const char *name)
+{
+    void *library = dlopen(FAKES "libcupti.so.13", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? dlsym(library, name) : NULL;
+}
+
+static int tells_calls(const struct fake_cupti *fake)
+{
+    return fake->call(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020, 1);
+}
+
+// CUDA has started, and no file can be made where the program is.
+static int have_no_place(void)
+{
+    if (chdir("/proc") || !dlopen(FAKES "libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) return 3;
+    nvtxRangePushA("step");
+    const struct fake_cupti *fake = of_fake("fake_cupti");
+    if (!fake) return 4;
+    for (int i = 0; i < PATIENCE && tells_calls(fake); i++) usleep(10000);
+    return tells_calls(fake) ? 5 : 0;
+}
+
+// A child that uses CUDA while its parent has not yet; how many records are dropped in it.
+static int use_it_in_a_child(void)
+{
+    int status = 0;
+    nvtxRangePushA("step");
+    const struct fake_cupti *fake = of_fake("fake_cupti");
+    __typeof__(cuptiActivityGetNumDroppedRecords) *dropped =
+        of_fake("cuptiActivityGetNumDroppedRecords");
+    if (!fake || !dropped) return 3;
+    if (!fork()) {
+        CUpti_ActivityMemory4 record = {.kind = CUPTI_ACTIVITY_KIND_MEMORY2};
+        size_t count = 0;
+        fake->record(&record, sizeof record);
+        dropped(NULL, 0, &count);
+        _exit((int)count);
+    }
+    wait(&status);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 0 : 4;
+}
+
+static int wait_for_a_signal(void)
+{
+    int number = 0;
+    sigset_t mine;
+    nvtxRangePushA("step");
+    usleep(50000); // whatever that starts has started
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &mine, NULL);
+    kill(getpid(), SIGUSR1);
+    return sigwait(&mine, &number) || number != SIGUSR1 ? 3 : 0;
 }
 
 /* --- Its trace -----------------------------------------------------------------------------------
@@ -141,6 +202,31 @@ static void test_name_is_taken(void **state)
     assert_int_equal(access(trace_path, F_OK), -1);
 }
 
+static const char fake_cupti_only[] = "UPIPE_CUPTI=" FAKES "libcupti.so.13";
+
+// Who is not recorded does not pay for it.
+static void test_no_trace(void **state)
+{
+    char settings[256];
+    (void)state;
+    snprintf(settings, sizeof settings, "%s UPIPE_TRACE=", fake_cupti_only);
+    assert_int_equal(run("no-place", settings), 0);
+}
+
+// A child's records, which nobody reads, take no memory in it.
+static void test_child(void **state)
+{
+    (void)state;
+    assert_int_equal(run("child", fake_cupti_only), 0);
+    assert_string_equal(ask("SELECT value FROM meta WHERE key = 'complete'"), "1");
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    assert_int_equal(run("signal", fake_cupti_only), 0);
+}
+
 static void test_a_gpu_program(void **state)
 {
     (void)state;
@@ -171,12 +257,16 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "annotate")) return annotate();
     if (argc > 1 && !strcmp(argv[1], "gpu")) return use_a_gpu();
+    if (argc > 1 && !strcmp(argv[1], "no-place")) return have_no_place();
+    if (argc > 1 && !strcmp(argv[1], "child")) return use_it_in_a_child();
+    if (argc > 1 && !strcmp(argv[1], "signal")) return wait_for_a_signal();
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
     folder_make(folder);
     snprintf(trace_path, sizeof trace_path, "%s/run.db", folder);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranges),
-                                       cmocka_unit_test(test_name_is_taken),
-                                       cmocka_unit_test(test_a_gpu_program)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranges),   cmocka_unit_test(test_name_is_taken),
+        cmocka_unit_test(test_no_trace), cmocka_unit_test(test_child),
+        cmocka_unit_test(test_signals),  cmocka_unit_test(test_a_gpu_program)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     folder_remove(folder);
     return failed;

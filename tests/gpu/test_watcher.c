@@ -8,6 +8,8 @@
 #include "tests/profiler/run_db.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 enum { GPU = 40, RANK = 5 }; // no GPU that is really there
 
@@ -136,7 +138,8 @@ static const struct work_args {
     CUpti_CallbackId id;
     int parts;
 } launch_args = {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 2},
-  driver_args = {CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, 1};
+  driver_args = {CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, 1},
+  rows_args = {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DAsync_v3020, 1};
 
 static void make_calls(const void *pointer)
 {
@@ -191,6 +194,24 @@ static void test_work_and_ranges(void **state)
         " ON k.range_id = r.id AND k.name = 'matmul'",
         "layers.2.mlp|1");
     assert_query(db, "SELECT count(*) FROM diagnostic", "0");
+    rig_release(&rig, db);
+}
+
+// Attention copies rows, after its kernels too: that is part of its time.
+static void test_work_that_copies(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_start(&rig, true, 0);
+    calls = 0;
+    up_rank_step_begin(&rig.rank, 0);
+    launch(&rig, "attention_backward", &rows_args); // call 1
+    copy(&rig, 98, 1, 3000000);
+    up_rank_step_end(&rig.rank, 1, 1, 1);
+    sqlite3 *db = rig_stop(&rig);
+    assert_query(db, "SELECT name, abs(begin_ns - 3000000) < 50000 FROM kernel",
+                 "attention_backward|1");
+    assert_query(db, "SELECT count(*) FROM copy", "0");
     rig_release(&rig, db);
 }
 
@@ -376,6 +397,39 @@ static void test_refusal(void **state)
     rig_release(&rig, db);
 }
 
+static atomic_bool asked, answered;
+
+// On the program's thread, which takes its time.
+static void answer_late(void *unused, struct up_mark *mark)
+{
+    (void)unused;
+    atomic_store(&asked, true);
+    usleep(50000);
+    mark->rank = 0;
+    atomic_store(&answered, true);
+}
+
+static void *call_once(void *unused)
+{
+    fake->call(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020, 1);
+    return unused;
+}
+
+// Another thread is in a call when a watcher is destroyed: what it needs stays until it is out.
+static void test_end_within_a_call(void **state)
+{
+    (void)state;
+    struct up_watcher_guest guest = {.who = answer_late};
+    pthread_t thread;
+    struct up_watcher *watcher = up_watcher_create(&(struct up_watcher_options){.guest = &guest});
+    assert_non_null(watcher);
+    assert_int_equal(pthread_create(&thread, NULL, call_once, NULL), 0);
+    while (!atomic_load(&asked)) usleep(100);
+    up_watcher_destroy(watcher);
+    assert_true(atomic_load(&answered));
+    pthread_join(thread, NULL);
+}
+
 int main(void)
 {
     void *library = dlopen(UP_TEST_BUILD "/tests/fake/libcupti.so.13", RTLD_NOW | RTLD_GLOBAL);
@@ -385,10 +439,11 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_work_and_ranges), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_pools),           cmocka_unit_test(test_pools_refused),
-        cmocka_unit_test(test_drops),           cmocka_unit_test(test_many_buffers),
-        cmocka_unit_test(test_rival),           cmocka_unit_test(test_refusal)};
+        cmocka_unit_test(test_work_and_ranges), cmocka_unit_test(test_work_that_copies),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_pools_refused),   cmocka_unit_test(test_drops),
+        cmocka_unit_test(test_many_buffers),    cmocka_unit_test(test_rival),
+        cmocka_unit_test(test_refusal),         cmocka_unit_test(test_end_within_a_call)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else

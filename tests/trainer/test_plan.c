@@ -67,6 +67,28 @@ static void test_width(void **state)
     must(up_config_check(&config, &error));
 }
 
+// Attention's kernels take what their tiles do.
+static void test_head_dim(void **state)
+{
+    (void)state;
+    static const int64_t refused[] = {20, 130, 264, 512};
+    struct up_error error = {0};
+    struct up_config config = llama(4096, 2);
+    for (int64_t width = 8; width <= 256; width += 8) {
+        config.model.head_dim = width;
+        must(up_config_check(&config, &error));
+    }
+    for (int i = 0; i < UP_COUNT(refused); i++) {
+        config.as = UP_DEVICE_CUDA;
+        config.model.head_dim = refused[i];
+        assert_int_equal(up_config_check(&config, &error), UP_USAGE);
+        assert_non_null(
+            strstr(error.text, "head_dim: expected a multiple of 8, at most 256, on cuda, found"));
+        config.as = UP_DEVICE_CPU;
+        must(up_config_check(&config, &error));
+    }
+}
+
 // A call that is measured is given many times, and must find the same numbers each time.
 static void test_calls_again(void **state)
 {
@@ -102,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_distinct_calls),
                                        cmocka_unit_test(test_room), cmocka_unit_test(test_width),
+                                       cmocka_unit_test(test_head_dim),
                                        cmocka_unit_test(test_calls_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

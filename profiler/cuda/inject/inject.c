@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -394,6 +395,9 @@ static void *record(void *argument)
     if (open_trace(in, &err)) {
         atomic_store(&injected, NULL);
         fprintf(stderr, "upipe: this program is not recorded: %s\n", err.text);
+        up_watcher_destroy(in->watcher);
+        atomic_store(&in->ended, true);
+        return NULL;
     }
     while (!atomic_load(&in->ending)) nap();
     for (int i = 0; i < UP_FOREIGN_RANKS; i++) up_trace_close(in->gpu[i].trace);
@@ -419,6 +423,7 @@ static void at_exit(void)
 static void in_child(void)
 {
     atomic_store(&injected, NULL);
+    up_watcher_forget();
 }
 
 static bool make(struct injected *in)
@@ -433,16 +438,25 @@ static bool make(struct injected *in)
     return in->watcher;
 }
 
-static void start(void)
+// Signals are the program's: one that its threads block, to wait for it, must not reach ours.
+static bool start_thread(struct injected *in)
 {
     pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = !pthread_create(&thread, NULL, record, in);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started) pthread_detach(thread);
+    return started;
+}
+
+static void start(void)
+{
     struct injected *in = calloc(1, sizeof *in);
     if (!in || !make(in) || pthread_atfork(NULL, NULL, in_child) || atexit(at_exit)) return;
     atomic_store(&injected, in);
-    if (pthread_create(&thread, NULL, record, in))
-        atomic_store(&injected, NULL);
-    else
-        pthread_detach(thread);
+    if (!start_thread(in)) atomic_store(&injected, NULL);
 }
 
 static void start_once(void)

@@ -19,14 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-    MAX_GPUS = 64,
-    EVENTS = 32,
-    SLOTS = 16,
-    MAX_PIECES = 4096,
-    TOUCH_THREADS = 16,
-    MIN_CAPABILITY = 80
-};
+enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
 // Of a context with upipe's kernels in it (measured on an H200 with CUDA 13.0).
 enum { USUAL_CONTEXT = 541 << 20 };
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
@@ -83,8 +76,8 @@ struct cuda_device {
     struct up_cuda stream[UP_STREAM_COUNT];
     cublasHandle_t blas;
     struct slot slot[SLOTS];
-    struct piece piece[MAX_PIECES];
-    int pieces;
+    struct piece *piece;          // in order
+    int pieces, room;             // how many there are, and may be
     void *registered;             // the host range, once it is
     struct up_listener *listener; // NVTX; NULL: nobody listens
     struct up_regions *regions;   // NVTX; NULL: no tool checks accesses
@@ -199,7 +192,9 @@ static void release(struct up_device *device, enum up_space space, void *base, i
         cuda->driver.unmap(cuda->piece[i].at, cuda->piece[i].bytes);
         cuda->driver.release(cuda->piece[i].handle);
     }
-    cuda->pieces = 0;
+    free(cuda->piece);
+    cuda->piece = NULL;
+    cuda->pieces = cuda->room = 0;
     device->backed[UP_SPACE_DEVICE] = 0;
     cuda->driver.address_free((CUdeviceptr)base, size);
 }
@@ -229,6 +224,18 @@ static int who_may_access(const struct cuda_device *cuda, CUmemAccessDesc access
     return count;
 }
 
+// A model of many layers takes many: each of its tensors may be a piece.
+static bool room_for_piece(struct cuda_device *cuda)
+{
+    if (cuda->pieces < cuda->room) return true;
+    int room = cuda->room ? 2 * cuda->room : 64;
+    struct piece *grown = realloc(cuda->piece, (size_t)room * sizeof *grown);
+    if (!grown) return false;
+    cuda->piece = grown;
+    cuda->room = room;
+    return true;
+}
+
 // Maps physical memory up to `bytes` of the range.
 static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t bytes,
                                   struct up_error *err)
@@ -245,7 +252,7 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
         *backed = target;
         return UP_OK;
     }
-    UP_ASSERT(cuda->pieces < MAX_PIECES);
+    if (!room_for_piece(cuda)) return up_fail(err, UP_FAILED, "out of host memory");
     CUmemAllocationProp prop = on_device(cuda);
     CUmemAccessDesc access[MAX_GPUS];
     int peers = who_may_access(cuda, access);

@@ -16,6 +16,27 @@ template <typename KERNEL> static cudaError_t allow_bytes(KERNEL kernel, int byt
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+enum { GRID_BATCH = 65535 }; // the most that a grid has of it
+
+/* Sequences from `b` on, as many as a grid has. */
+static struct up_attention_forward_args part_of(const struct up_attention_forward_args *a,
+                                                int64_t b)
+{
+    struct up_attention_forward_args part = *a;
+    int64_t rows = b * a->shape.seq, q = rows * a->shape.heads * a->shape.head_dim;
+    int64_t k = rows * a->shape.kv_heads * a->shape.head_dim;
+    if (part.shape.batch - b < GRID_BATCH)
+        part.shape.batch -= b;
+    else
+        part.shape.batch = GRID_BATCH;
+    part.q = (const up_bf16 *)a->q + q;
+    part.k = (const up_bf16 *)a->k + k;
+    part.v = (const up_bf16 *)a->v + k;
+    part.o = (up_bf16 *)a->o + q;
+    part.lse = a->lse + rows * a->shape.heads;
+    return part;
+}
+
 template <int WIDTH> struct forward_launch {
     static cudaError_t run(const struct up_attention_forward_args *a, cudaStream_t stream)
     {
@@ -23,9 +44,11 @@ template <int WIDTH> struct forward_launch {
         constexpr int BYTES = up_flash<WIDTH>::FORWARD_BYTES;
         cudaError_t status = allow_bytes(up_flash_forward<WIDTH>, BYTES);
         if (status != cudaSuccess) return status;
-        up_flash_forward<WIDTH>
-            <<<grid_of(s, s->heads, s->batch), up_flash<WIDTH>::FORWARD_THREADS, BYTES, stream>>>(
-                *a);
+        for (int64_t b = 0; b < s->batch; b += GRID_BATCH) {
+            struct up_attention_forward_args part = part_of(a, b);
+            up_flash_forward<WIDTH><<<grid_of(s, s->heads, part.shape.batch),
+                                      up_flash<WIDTH>::FORWARD_THREADS, BYTES, stream>>>(part);
+        }
         return cudaGetLastError();
     }
 };
@@ -76,7 +99,8 @@ static auto for_width(int64_t head_dim, ARGS... args)
 extern "C" const char *up_attention_own_refuses(int64_t head_dim)
 {
     int device = 0, bytes = 0;
-    if (head_dim > 256 || head_dim % 8) return "expected a head_dim up to 256, a multiple of 8";
+    if (head_dim > UP_ATTENTION_CUDA_WIDTH || head_dim % UP_ATTENTION_CUDA_STEP)
+        return "expected a head_dim up to 256, a multiple of 8";
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (for_width<shared_bytes>(head_dim) > bytes)

@@ -264,8 +264,9 @@ static __device__ inline void up_block_reduce(T (&x)[N], Op op)
     }
 }
 
-/* The scratch as partial[blocks][width], or NULL where it is too small. */
-float *up_cuda_partials(struct up_cuda *cuda, int64_t blocks, int64_t width);
+/* The scratch as partial[*blocks][width]; *blocks becomes what it has room for, where that is less.
+ * A row at least must fit. */
+float *up_cuda_partials(struct up_cuda *cuda, int64_t *blocks, int64_t width);
 
 /* out[j] += sum over i of partial[i][j], in order. */
 void up_cuda_add_partials(struct up_cuda *cuda, const float *partial, int64_t count, int64_t width,

@@ -5,8 +5,7 @@
  * once, memory would otherwise stand still while they are summed.
  *
  * d_weight: a thread adds up its columns in registers. The blocks' sums go through the scratch and
- * are added in order if they fit there. If not, blocks add theirs to d_weight atomically, in any
- * order: the last bits of d_weight then differ between runs.
+ * are added in order; of wide rows there are as many blocks as it has room for.
  */
 #include "ops/cuda/cuda_impl.cuh"
 #include "ops/norm.h"
@@ -133,21 +132,16 @@ static __device__ inline struct up_vec back_through(const struct row<T, HELD> &r
     return dx;
 }
 
-/* The sums of the thread's columns, to the block's row of `partial` or else to d_weight. */
+/* The sums of the thread's columns, to the block's row of `partial`. */
 template <int HELD>
-static __device__ inline void give_sums(const struct up_vec (&sum)[HELD], int width, float *partial,
-                                        float *d_weight)
+static __device__ inline void give_sums(const struct up_vec (&sum)[HELD], int width, float *partial)
 {
 #pragma unroll
     for (int k = 0; k < HELD; k++)
 #pragma unroll
         for (int e = 0; e < UP_VEC; e++) {
             int column = column_of(k) + e;
-            if (column >= width) continue;
-            if (partial)
-                partial[blockIdx.x * (int64_t)width + column] = sum[k].at[e];
-            else
-                atomicAdd(d_weight + column, sum[k].at[e]);
+            if (column < width) partial[blockIdx.x * (int64_t)width + column] = sum[k].at[e];
         }
 }
 
@@ -175,7 +169,7 @@ static __global__ void __launch_bounds__(THREADS, HELD == 1 ? 2 : 1)
             write_vec<WHOLE>((T *)a.dx + row * width, width, column_of(k), dx);
         }
     }
-    give_sums(sum, width, partial, a.d_weight);
+    give_sums(sum, width, partial);
 }
 
 /* The fewest vectors a thread, a power of two, with which a block holds a row. */
@@ -217,7 +211,7 @@ void up_cuda_rmsnorm_backward(const void *args, struct up_cuda *cuda)
     int threads = up_row_threads(up_divide_up(a->width, held), THREADS);
     int64_t pieces = up_divide_up(a->rows, ROWS_LEAST);
     struct up_grid grid = {up_blocks(cuda, pieces, BACKWARD_RESIDENT / threads), threads, 0};
-    float *partial = up_cuda_partials(cuda, grid.blocks, a->width);
+    float *partial = up_cuda_partials(cuda, &grid.blocks, a->width);
     up_cuda_launch(cuda, "rmsnorm_backward", kernel, grid, *a, partial);
-    if (partial) up_cuda_add_partials(cuda, partial, grid.blocks, a->width, a->d_weight);
+    up_cuda_add_partials(cuda, partial, grid.blocks, a->width, a->d_weight);
 }

@@ -4,9 +4,11 @@
 
 enum { COLUMNS = 32, STRANDS = 16, SUM_THREADS = 256 };
 
-float *up_cuda_partials(struct up_cuda *cuda, int64_t blocks, int64_t width)
+float *up_cuda_partials(struct up_cuda *cuda, int64_t *blocks, int64_t width)
 {
-    if (blocks * width * (int64_t)sizeof(float) > up_cuda_scratch_bytes(cuda)) return NULL;
+    const int64_t most = up_cuda_scratch_bytes(cuda) / (int64_t)sizeof(float) / width;
+    UP_ASSERT(most > 0);
+    if (*blocks > most) *blocks = most;
     return (float *)up_cuda_scratch(cuda);
 }
 

@@ -307,9 +307,7 @@ static void back_through_norm(const struct up_rope_backward_args *a, const struc
                               bool whole, struct up_cuda *cuda)
 {
     int64_t blocks = up_blocks(cuda, up_divide_up(a->rows, ROWS), 2);
-    const int64_t most = up_cuda_scratch_bytes(cuda) / (int64_t)sizeof(float) / a->head_dim;
-    if (blocks > most) blocks = most;
-    float *partial = up_cuda_partials(cuda, blocks, a->head_dim);
+    float *partial = up_cuda_partials(cuda, &blocks, a->head_dim);
     struct up_grid grid = {blocks, BACKWARD_THREADS, rotations_bytes(s)};
     up_cuda_launch(cuda, "rope_backward", UP_CUDA_PICK(backward, a->dtype, whole, true), grid, *a,
                    *s, find_frequencies(&a->config, a->head_dim), partial);
