@@ -150,8 +150,9 @@ static enum up_status make_id(struct up_group *group, struct up_error *err)
 
 static bool seat_given_up(void *context)
 {
+    const struct up_seat *seat = context;
     struct up_error error;
-    return up_comm_check(context, &error) != UP_OK;
+    return up_comm_check(seat->world, &error) || up_comm_check(seat->cp, &error);
 }
 
 // The ranks' groups become NCCL's, all ranks together.
@@ -174,7 +175,7 @@ static enum up_status join_nccl(struct up_group *group, struct up_seat *seat, st
         UP_TRY(up_comm_nccl_split(seat->world, replica, local, &seat->cp, err));
     }
     seat->device->given_up = seat_given_up;
-    seat->device->given_up_context = seat->world;
+    seat->device->given_up_context = seat;
 out:
     return rc;
 }

@@ -62,6 +62,12 @@ CUresult cuCtxPopCurrent(CUcontext *context)
     return CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    (void)mode;
+    return CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total)
 {
     (void)free_bytes;

@@ -66,6 +66,19 @@ static int annotate(void)
     return 0;
 }
 
+// For long enough to be sampled meanwhile, in the mode in which any thread can spoil it.
+static cudaError_t capture_a_graph(void *memory)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaError_t status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (status) return status;
+    status = cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    if (!status) status = cudaMemsetAsync(memory, 0, MIB, stream);
+    usleep(700000);
+    return status ? status : cudaStreamEndCapture(stream, &graph);
+}
+
 static int use_a_gpu(void)
 {
     void *memory = NULL, *more = NULL;
@@ -74,7 +87,7 @@ static int use_a_gpu(void)
     nvtxRangePushA("layer 3");
     if (cudaMalloc(&more, 192 * MIB) || cudaMemset(more, 0, 192 * MIB)) return 4;
     if (cudaDeviceSynchronize()) return 5;
-    usleep(700000); // long enough to be sampled
+    if (capture_a_graph(more)) return 6;
     nvtxRangePop();
     cudaFree(more);
     nvtxRangePop();
@@ -195,9 +208,12 @@ static void test_name_is_taken(void **state)
     char kept[96];
     snprintf(kept, sizeof kept, "%s/other", folder);
     file_write_text(kept, 100);
-    assert_int_equal(run("annotate", "UPIPE_TRACE=other"), 0);
-    char command[128];
-    snprintf(command, sizeof command, "ls %s/upipe-*.db >/dev/null", folder);
+    assert_int_equal(run("annotate", "UPIPE_TRACE=other 2>said"), 0);
+    char command[256];
+    snprintf(command, sizeof command,
+             "cd %s && grep -q '^upipe: UPIPE_TRACE=other: expected a new file .* this process is "
+             "recorded in '$(ls upipe-*.db)'$' said",
+             folder);
     assert_int_equal(system(command), 0);
     assert_int_equal(access(trace_path, F_OK), -1);
 }

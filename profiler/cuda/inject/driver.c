@@ -17,7 +17,8 @@ static bool find(struct up_driver *driver)
                 {"cuDevicePrimaryCtxRelease_v2", &driver->release},
                 {"cuCtxPushCurrent_v2", &driver->push},
                 {"cuCtxPopCurrent_v2", &driver->pop},
-                {"cuMemGetInfo_v2", &driver->memory}};
+                {"cuMemGetInfo_v2", &driver->memory},
+                {"cuThreadExchangeStreamCaptureMode", &driver->capture_mode}};
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (!library) return false;
     for (int i = 0; i < UP_COUNT(rows); i++) {
@@ -58,14 +59,18 @@ int64_t up_driver_used_bytes(const struct up_driver *driver, int index)
     int active = 0;
     size_t free_bytes = 0, total = 0;
     CUcontext context, popped;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int64_t used = -1;
     // Of a GPU that the program has not used, a context would be the first thing to take memory.
     if (driver->state(index, &flags, &active) || !active || driver->retain(&context, index))
         return -1;
+    // A capture in the global mode ends at what other threads do, too, unless they say otherwise.
+    driver->capture_mode(&mode);
     if (!driver->push(context)) {
         if (!driver->memory(&free_bytes, &total)) used = (int64_t)(total - free_bytes);
         driver->pop(&popped);
     }
+    driver->capture_mode(&mode);
     driver->release(index);
     return used;
 }

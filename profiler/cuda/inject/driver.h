@@ -21,6 +21,7 @@ struct up_driver {
     CUresult (*push)(CUcontext context);
     CUresult (*pop)(CUcontext *context);
     __typeof__(cuMemGetInfo) *memory;
+    __typeof__(cuThreadExchangeStreamCaptureMode) *capture_mode;
 };
 
 /* How many GPUs there are; 0 until the program has started CUDA. By one thread. */
@@ -29,7 +30,8 @@ int up_driver_gpus(struct up_driver *driver);
 int up_driver_current(const struct up_driver *driver);
 /* Its name, and its memory in bytes; -1 where that cannot be told. */
 int64_t up_driver_device(const struct up_driver *driver, int index, char *name, size_t size);
-/* Bytes in use; -1 where the program has not used the GPU. */
+/* Bytes in use; -1 where the program has not used the GPU. A graph that the program captures
+ * meanwhile is left whole. */
 int64_t up_driver_used_bytes(const struct up_driver *driver, int index);
 
 #endif

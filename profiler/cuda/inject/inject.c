@@ -324,8 +324,17 @@ static void read_command(char *out, size_t size)
         if (!out[i] || (unsigned char)out[i] < ' ') out[i] = ' ';
 }
 
+// What is wrong with a trace's path, without the name of upipe-train's option.
+static const char *reason(const struct up_error *err)
+{
+    static const char option[] = "--trace ";
+    size_t length = sizeof option - 1;
+    return err->text + (strncmp(err->text, option, length) ? 0 : length);
+}
+
 static enum up_status create_trace(struct injected *in, struct up_error *err)
 {
+    static const struct up_span all = {-1, -1};
     char command[1024], ranks[16], path[64], started[32];
     const char *wanted = getenv("UPIPE_TRACE");
     time_t now = time(NULL);
@@ -340,13 +349,12 @@ static enum up_status create_trace(struct injected *in, struct up_error *err)
                                          {"as", "cuda"},
                                          {"ranks", ranks},
                                          {"started", started}};
+    if (!wanted || !*wanted)
+        return up_recorder_create(path, all, meta, UP_COUNT(meta), &in->recorder, err);
+    if (!up_recorder_create(wanted, all, meta, UP_COUNT(meta), &in->recorder, err)) return UP_OK;
     // Of several processes that were given one name the first has it.
-    if (wanted && *wanted &&
-        !up_recorder_create(wanted, (struct up_span){-1, -1}, meta, UP_COUNT(meta), &in->recorder,
-                            err))
-        return UP_OK;
-    return up_recorder_create(path, (struct up_span){-1, -1}, meta, UP_COUNT(meta), &in->recorder,
-                              err);
+    fprintf(stderr, "upipe: UPIPE_TRACE=%s; this process is recorded in %s\n", reason(err), path);
+    return up_recorder_create(path, all, meta, UP_COUNT(meta), &in->recorder, err);
 }
 
 static enum up_status add_gpu(struct injected *in, int index, struct up_error *err)
@@ -394,7 +402,7 @@ static void *record(void *argument)
     while (!atomic_load(&in->ending) && !up_driver_gpus(&in->driver)) nap();
     if (open_trace(in, &err)) {
         atomic_store(&injected, NULL);
-        fprintf(stderr, "upipe: this program is not recorded: %s\n", err.text);
+        fprintf(stderr, "upipe: this program is not recorded: %s\n", reason(&err));
         up_watcher_destroy(in->watcher);
         atomic_store(&in->ended, true);
         return NULL;

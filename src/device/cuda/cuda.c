@@ -215,7 +215,10 @@ static int who_may_access(const struct cuda_device *cuda, CUmemAccessDesc access
     if (cudaGetDeviceCount(&gpus)) gpus = 0;
     for (int i = 0; i < gpus && count < MAX_GPUS; i++) {
         int reaches = i == cuda->index;
-        if (!reaches && cudaDeviceCanAccessPeer(&reaches, i, cuda->index)) reaches = 0;
+        if (!reaches && cudaDeviceCanAccessPeer(&reaches, i, cuda->index)) {
+            cudaGetLastError(); // no launch's
+            reaches = 0;
+        }
         if (!reaches) continue;
         access[count] = (CUmemAccessDesc){.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
         access[count].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -598,6 +601,7 @@ static struct up_regions *create_regions(void)
     bool listened = regions && cudaMalloc(&probe, PROBE_BYTES) == cudaSuccess &&
                     up_regions_listened(regions, probe, PROBE_BYTES);
     cudaFree(probe);
+    cudaGetLastError(); // of a probe that failed, which is no launch's
     if (listened) return regions;
     up_regions_destroy(regions);
     return NULL;
