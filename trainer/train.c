@@ -406,7 +406,8 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
     UP_TRY(open_members(run, err));
     UP_TRY(admit(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, leads(run), err));
-    UP_TRY(up_log_init(&run->log, options->json_log, run->resume.steps, is_dry(run), err));
+    UP_TRY(up_log_init(&run->log, options->json_log, options->trace, run->resume.steps, is_dry(run),
+                       err));
     UP_TRY(up_group_meet(&run->group, err)); // nothing is wrong in any process
     UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));
