@@ -192,6 +192,7 @@ static enum up_status admit(struct run *run, struct up_error *err)
                                       (int64_t)run->launch->here * run->group.count, &run->machine);
     run->forecaster = up_forecaster_create(&run->machine, 0);
     if (!run->forecaster) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    up_forecaster_stop_at(run->forecaster, run->stop);
     if (options->no_admission) return UP_OK;
     UP_TRY(up_admission_check(run->forecaster, &run->config, &run->limits, !is_dry(run), &admission,
                               err));
