@@ -119,9 +119,21 @@ out:
 /* --- Life --------------------------------------------------------------------------------------
  */
 
-enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t first, bool dry,
-                           struct up_error *err)
+// The trace takes the place of a file that is empty, as the log is when it begins.
+static enum up_status check_apart(const struct up_log *log, const char *trace, struct up_error *err)
 {
+    struct stat own, other;
+    if (!trace || fstat(log->json_fd, &own) || stat(trace, &other) || own.st_dev != other.st_dev ||
+        own.st_ino != other.st_ino)
+        return UP_OK;
+    return up_fail(err, UP_USAGE, "--json-log %s: expected another file than --trace's",
+                   log->json_path);
+}
+
+enum up_status up_log_init(struct up_log *log, const char *json_path, const char *trace,
+                           int64_t first, bool dry, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
     *log = (struct up_log){.progress = {tell_progress},
                            .first = first,
                            .dry = dry,
@@ -136,6 +148,7 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t fi
         return up_fail(err, up_errno_status(errno),
                        "--json-log %s: expected a file that can be written: %s", json_path,
                        strerror(errno));
+    UP_TRY(check_apart(log, trace, err));
     int shared = share_output(log->json_fd);
     if (shared >= 0) {
         close(log->json_fd);
@@ -143,7 +156,9 @@ enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t fi
         log->json_shared = true;
         return UP_OK;
     }
-    return look_at_earlier(log, err);
+    rc = look_at_earlier(log, err);
+out:
+    return rc;
 }
 
 static enum up_status write_all(struct up_log *log, const char *text, struct up_error *err)

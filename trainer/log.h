@@ -27,11 +27,12 @@ struct up_log {
     const char *json_path;
 };
 
-/* Opens `json_path` (NULL: none) without changing it yet. `first`: the step that the run begins
- * with; beyond 0 it is resumed, and goes on in a log of the steps before. UP_USAGE when it cannot
- * be written, and for a file that is no JSON log of before, which is left alone. */
-enum up_status up_log_init(struct up_log *log, const char *json_path, int64_t first, bool dry,
-                           struct up_error *err);
+/* Opens `json_path` (NULL: none) without changing it yet. It is not to be the file of `trace`
+ * (NULL: none), by whatever name. `first`: the step that the run begins with; beyond 0 it is
+ * resumed, and goes on in a log of the steps before. UP_USAGE when it cannot be written, and for a
+ * file that is no JSON log of before, which is left alone. */
+enum up_status up_log_init(struct up_log *log, const char *json_path, const char *trace,
+                           int64_t first, bool dry, struct up_error *err);
 /* The run begins: of an old JSON log goes what the run writes anew. */
 enum up_status up_log_start(struct up_log *log, struct up_error *err);
 /* The run does not begin after all: a JSON log that this made is taken away. */

@@ -192,6 +192,7 @@ static enum up_status admit(struct run *run, struct up_error *err)
                                       (int64_t)run->launch->here * run->group.count, &run->machine);
     run->forecaster = up_forecaster_create(&run->machine, 0);
     if (!run->forecaster) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    up_forecaster_stop_at(run->forecaster, run->stop);
     if (options->no_admission) return UP_OK;
     UP_TRY(up_admission_check(run->forecaster, &run->config, &run->limits, !is_dry(run), &admission,
                               err));
@@ -406,7 +407,8 @@ static enum up_status open_run(struct run *run, const char *command, struct up_e
     UP_TRY(open_members(run, err));
     UP_TRY(admit(run, err));
     UP_TRY(up_saver_open(&run->saver, options, &run->config, run->resume.steps, leads(run), err));
-    UP_TRY(up_log_init(&run->log, options->json_log, run->resume.steps, is_dry(run), err));
+    UP_TRY(up_log_init(&run->log, options->json_log, options->trace, run->resume.steps, is_dry(run),
+                       err));
     UP_TRY(up_group_meet(&run->group, err)); // nothing is wrong in any process
     UP_TRY(open_trace(run, command, err));
     UP_TRY(up_log_start(&run->log, err));

@@ -99,6 +99,14 @@ static enum up_status check_sizes(const struct up_config *config, struct up_erro
         return up_fail(err, UP_USAGE,
                        "--seq, --batch: %lld x %lld tokens are too many: expected at most %lld",
                        (long long)config->seq, (long long)config->batch, (long long)most);
+    // Those of a step, over all replicas, are counted.
+    int64_t micro_batch = config->seq * config->batch, all = (int64_t)1 << 58;
+    if (config->dp > all / config->accum / micro_batch)
+        return up_fail(err, UP_USAGE,
+                       "--dp, --accum: %lld x %lld micro-batches of %lld tokens are too many for a "
+                       "step: expected at most %lld tokens in all",
+                       (long long)config->dp, (long long)config->accum, (long long)micro_batch,
+                       (long long)all);
     return config->as == UP_DEVICE_CUDA ? check_for_cuda(m, err) : UP_OK;
 }
 
@@ -126,6 +134,7 @@ static enum up_status check_cp(const struct up_config *config, struct up_error *
     char text[48];
     if (heads % config->cp) {
         nearest(config->cp, heads, 1, &below, &above);
+        if (above > config->seq) above = below; // a rank would be without tokens
         return up_fail(
             err, UP_USAGE,
             "--cp: %lld ranks do not divide the model's %lld query heads: nearest that do: %s",

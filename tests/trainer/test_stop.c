@@ -108,10 +108,9 @@ static void test_who(void **state)
     assert_false(up_train_ends_saved(&gpu, &several));
 }
 
-// Asked for while the model was loaded: there is nothing to save.
-static void test_before_the_first(void **state)
+// What a run with one more option says that is asked to end before it begins.
+static void run_asked(const char *option, struct up_error *error)
 {
-    (void)state;
     char folder[] = "/tmp/upipe-test-XXXXXX", data[64], saves[64], bytes[300];
     assert_non_null(mkdtemp(folder));
     snprintf(data, sizeof data, "%s/data", folder);
@@ -121,26 +120,43 @@ static void test_before_the_first(void **state)
     assert_int_equal(fwrite(bytes, 1, sizeof bytes, file), sizeof bytes);
     assert_int_equal(fclose(file), 0);
     const char *words[] = {"upipe-train", "--data",   data, "--save", saves, "--seq",
-                           "16",          "--layers", "1",  "--dp",   "2"};
+                           "16",          "--layers", "1",  "--dp",   "2",   option};
     static const struct up_launch alone = {.processes = 1, .here = 1};
     asked = 1;
     struct up_train_options options;
     struct up_arguments arguments;
-    struct up_error error = {0};
     assert_int_equal(
-        up_train_options_parse(&options, UP_COUNT(words), (char **)words, &arguments, &error),
+        up_train_options_parse(&options, UP_COUNT(words), (char **)words, &arguments, error),
         UP_OK);
-    assert_int_equal(up_train(&options, &alone, "", &asked, &error), UP_FAILED);
-    assert_string_equal(error.text, "interrupted before its first step");
+    assert_int_equal(up_train(&options, &alone, "", &asked, error), UP_FAILED);
     assert_int_not_equal(access(saves, F_OK), 0);
     unlink(data);
     assert_int_equal(rmdir(folder), 0);
+}
+
+// Asked for while the model was loaded: there is nothing to save.
+static void test_before_the_first(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    run_asked("--no-admission", &error);
+    assert_string_equal(error.text, "interrupted before its first step");
+}
+
+// Asked for while options are looked for that make it fit, which may take minutes.
+static void test_while_it_is_forecast(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    run_asked("--memory-limit=1KiB", &error);
+    assert_string_equal(error.text, "interrupted before its first step");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_step), cmocka_unit_test(test_nobody_asks),
-        cmocka_unit_test(test_who), cmocka_unit_test(test_before_the_first)};
+        cmocka_unit_test(test_who), cmocka_unit_test(test_before_the_first),
+        cmocka_unit_test(test_while_it_is_forecast)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

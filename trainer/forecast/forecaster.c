@@ -22,6 +22,7 @@ struct entry {
 
 struct up_forecaster {
     struct up_machine machine;
+    volatile const int *stop; // NULL: nobody stops it
     int threads, made;
     struct entry *entries;
 };
@@ -45,6 +46,11 @@ void up_forecaster_destroy(struct up_forecaster *forecaster)
         forecaster->entries = next;
     }
     free(forecaster);
+}
+
+void up_forecaster_stop_at(struct up_forecaster *forecaster, volatile const int *stop)
+{
+    forecaster->stop = stop;
 }
 
 const struct up_machine *up_forecaster_machine(const struct up_forecaster *forecaster)
@@ -80,16 +86,18 @@ static enum up_status find_entry(struct up_forecaster *forecaster, const struct 
  */
 
 struct work {
-    const struct up_machine *machine;
+    const struct up_forecaster *forecaster;
     struct entry **entries;
     int count;
     atomic_int next;
 };
 
-static void make(const struct up_machine *machine, struct entry *entry)
+static void make(const struct up_forecaster *forecaster, struct entry *entry)
 {
-    entry->status =
-        up_forecast_make(&entry->config, machine, entry->wanted, &entry->forecast, &entry->error);
+    entry->status = forecaster->stop && *forecaster->stop
+                        ? up_fail(&entry->error, UP_FAILED, "interrupted before its first step")
+                        : up_forecast_make(&entry->config, &forecaster->machine, entry->wanted,
+                                           &entry->forecast, &entry->error);
     entry->known = entry->status == UP_OK;
 }
 
@@ -99,7 +107,7 @@ static void *run(void *argument)
     for (;;) {
         int i = atomic_fetch_add(&work->next, 1);
         if (i >= work->count) return NULL;
-        make(work->machine, work->entries[i]);
+        make(work->forecaster, work->entries[i]);
     }
 }
 
@@ -126,7 +134,7 @@ enum up_status up_forecaster_ask_all(struct up_forecaster *forecaster,
                                      enum up_forecast_depth depth, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct work work = {.machine = &forecaster->machine};
+    struct work work = {.forecaster = forecaster};
     struct entry **all = calloc(2 * (size_t)count + 1, sizeof *all);
     if (!all) return up_fail(err, UP_FAILED, "out of host memory");
     work.entries = all + count;

@@ -489,9 +489,6 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
                        (long long)up_config_ranks(config), MAX_THREADS));
     if (options->save_every && !options->save)
         UP_TRY(up_fail(err, UP_USAGE, "--save-every: expected --save DIR beside it"));
-    if (options->json_log && options->trace && !strcmp(options->json_log, options->trace))
-        UP_TRY(up_fail(err, UP_USAGE, "--json-log %s: expected another file than --trace's",
-                       options->json_log));
     UP_TRY(up_config_check(config, err));
     UP_TRY(check_launches(config, err));
 out:
