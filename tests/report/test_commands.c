@@ -270,6 +270,28 @@ static bool is_ascii(const char *text)
     return true;
 }
 
+// Pieces of a line are followed by a comma where the line goes on below: it has room, too.
+static void test_lines_end_within_the_page(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    for (int length = 1; length < 40; length++) {
+        assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+        fixture_sql(&f,
+                    "UPDATE meta SET value = '{\"options\": {\"fsdp\": \"on\", \"offload\":"
+                    " \"host\", \"checkpoint\": \"block\", \"tile-mlp\": \"%.*q\","
+                    " \"tile-loss\": \"1024\", \"upipe\": \"8\"}}' WHERE key = 'config'",
+                    length, "4096409640964096409640964096409640964096");
+        sqlite3_close(f.db);
+        struct outcome o = report("LC_ALL=C.UTF-8", "run.db");
+        assert_int_equal(o.status, 0);
+        for (char *line = strtok(o.out, "\n"); line; line = strtok(NULL, "\n"))
+            if (strncmp(line, "  options", 9) == 0 && strlen(line) > 100)
+                fail_msg("%zu columns: %s", strlen(line), line);
+        outcome_release(&o);
+    }
+}
+
 static void test_locale_and_colour(void **state)
 {
     (void)state;
@@ -386,6 +408,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_json_tells_a_lie, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_live_run, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_large_trace, enter, folder_teardown),
