@@ -216,6 +216,28 @@ static void test_timeline_and_tensors_agree(void **state)
     json_decref(timeline);
 }
 
+// Host memory that nothing was taken from or given back to in the step was alive all the same.
+static void test_timeline_of_what_was_there_before(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    json_t *none = json_of("timeline run.db --space host --json", 0);
+    assert_true(json_is_null(json_object_get(none, "peak_bytes")));
+    json_decref(none);
+    assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+    // One of its tensors outlives steps, from their first moment on.
+    fixture_sql(&f, "UPDATE tensor SET space = 'host', alloc_seq = 0, free_seq = NULL, bytes = 4096"
+                    " WHERE id = (SELECT min(id) FROM tensor WHERE step IS NULL)");
+    sqlite3_close(f.db);
+    json_t *timeline = json_of("timeline run.db --step 1 --space host --json", 0);
+    const json_t *notes = json_object_get(timeline, "notes");
+    assert_int_equal(whole(timeline, "events"), 0);
+    assert_int_equal(whole(timeline, "peak_bytes"), 4096);
+    assert_int_equal(whole(timeline, "peak_seq"), 0);
+    assert_non_null(strstr(json_string_value(json_array_get(notes, 0)), "was there before"));
+    json_decref(timeline);
+}
+
 /* --- Text --------------------------------------------------------------------------------------
  */
 
@@ -407,6 +429,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_json_adds_up, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_json_tells_a_lie, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_timeline_of_what_was_there_before, enter,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
