@@ -247,6 +247,11 @@ static void note_state(struct up_emitter *emitter, const char *side, const struc
         up_emit_note(emitter, "%s did not get to its end: %s", side, m->facts.outcome);
     if (m->breakdown.peak.rank == UP_NONE)
         up_emit_note(emitter, "nothing was recorded in %s", side);
+    else if (m->breakdown.peak.unkept_bytes != UP_NONE)
+        up_emit_note(emitter,
+                     "the rows of %s's highest step were not kept: what it consists of is told of "
+                     "the highest moment of those that were",
+                     side);
 }
 
 static enum up_status emit_diff(struct up_emitter *emitter, const struct up_measured *a,

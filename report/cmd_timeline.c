@@ -138,6 +138,21 @@ static void emit_heading(struct up_emitter *emitter, const struct up_run *run,
     if (!highest)
         up_emit_note(emitter, "no tensor has been recorded there in %s memory",
                      up_space_names[o->space]);
+    else if (!events)
+        up_emit_note(emitter,
+                     "no tensor came or went there in %s memory: all of it was there before",
+                     up_space_names[o->space]);
+}
+
+// Of the points [first, end); where there are none, what was alive at `seq`. NULL: nothing was.
+static const struct up_replay_point *find_highest(const struct up_replay *replay, int64_t first,
+                                                  int64_t end, int64_t seq)
+{
+    const struct up_replay_point *found = NULL;
+    if (end > first) return up_replay_highest(replay, first, end);
+    for (int64_t i = 0; i < replay->count && replay->points[i].seq <= seq; i++)
+        found = &replay->points[i];
+    return found && found->live_bytes ? found : NULL;
 }
 
 static enum up_status run_timeline(const void *values, const struct up_arguments *arguments,
@@ -156,8 +171,7 @@ static enum up_status run_timeline(const void *values, const struct up_arguments
     if (peak.rank != UP_NONE)
         UP_TRY(up_replay_read(&run, peak.rank, (enum up_space)o->space, &replay, err));
     up_replay_span(&replay, peak.step, &first, &end);
-    emit_heading(emitter, &run, &peak, o,
-                 end > first ? up_replay_highest(&replay, first, end) : NULL, end - first);
+    emit_heading(emitter, &run, &peak, o, find_highest(&replay, first, end, peak.seq), end - first);
     up_section_incomplete(emitter, &facts);
     if (end > first)
         UP_TRY(emit_points(&run, peak.rank, &replay, first, end, o->rows, emitter, err));

@@ -73,6 +73,7 @@ static void fill_candidates(const struct up_whatis_question *question,
     double V = (double)m->vocab / tp, F = (double)m->ff / tp, H = (double)m->heads / tp;
     double A = H * (double)m->head_dim, K = (double)m->kv_heads * (double)m->head_dim / tp;
     double P = (double)up_model_parameters(m) / tp, B = block_parameters(m) / tp;
+    double C = (double)up_max(1, question->cp);
 #define FIXED  UP_WHATIS_FIXED
 #define TOKENS UP_WHATIS_TOKENS
 #define SQUARE UP_WHATIS_SQUARE
@@ -92,8 +93,8 @@ static void fill_candidates(const struct up_whatis_question *question,
  * Odds are the candidate's weight times how probable the size is, as printed, if it is this
  * candidate (in units that make a round length 1). With the printed digits comes a relative width
  * w.
- *   A length is round half of the time, one of some 90 round numbers: 1. Else it is anything, over
- *   a range of e^10: 9 w.
+ *   A length is round half of the time, one of some 90 round numbers: 1, or less for those that
+ *   people choose less often. Else it is anything, over a range of e^10: 9 w.
  *   What has a size of its own has it half of the time: 90. Else something is added to it, about 1%
  *   (padding, a framework's ways): 900 w exp(-error / 1%). */
 
@@ -102,9 +103,9 @@ static double width_of(const struct up_printed_size *size)
     return (size->high - size->low) / size->bytes;
 }
 
-static double length_odds(const struct up_printed_size *size, bool is_round)
+static double any_length_odds(const struct up_printed_size *size)
 {
-    return is_round ? 1 : fmin(9 * width_of(size), 1);
+    return fmin(9 * width_of(size), 1);
 }
 
 static double fixed_odds(const struct up_printed_size *size, double error, bool within)
@@ -135,15 +136,17 @@ static bool doubled(double step, double low, double high, double *found)
 }
 
 // A round number in [low, high]: 1, 3, 5 or 7 times a power of two, a power of two of thousands, or
-// 1, 2 or 5 and zeros; the first of these kinds that is there.
-static bool round_number(double low, double high, double *found)
+// 1, 2 or 5 and zeros; the first of these kinds that is there. Its odds are 0 where none is.
+static double round_number(double low, double high, double *found)
 {
-    static const double steps[] = {1, 3, 5, 7, 1000};
-    for (int i = 0; i < UP_COUNT(steps); i++)
-        if (doubled(steps[i], low, high, found)) return true;
+    static const struct {
+        double step, odds;
+    } kinds[] = {{1, 1}, {3, 0.7}, {5, 0.3}, {7, 0.3}, {1000, 0.7}};
+    for (int i = 0; i < UP_COUNT(kinds); i++)
+        if (doubled(kinds[i].step, low, high, found)) return kinds[i].odds;
     double ten = pow(10, floor(log10(high)));
     *found = ten * (high >= 5 * ten ? 5 : high >= 2 * ten ? 2 : 1);
-    return *found >= low && *found >= 1;
+    return *found >= low && *found >= 1 ? 0.7 : 0;
 }
 
 /* --- Matches -----------------------------------------------------------------------------------
@@ -247,7 +250,8 @@ static void try_solved(struct up_whatis_answer *answer, const struct up_whatis_q
     // People choose the length of a sequence, not of a micro-batch.
     double rows = c->growth == UP_WHATIS_TOKENS ? (double)batch_of(q) : 1;
     double low = solve(q, c, q->size.low), high = solve(q, c, q->size.high), found;
-    bool is_round = round_number(low / rows, high / rows, &found);
+    double odds = round_number(low / rows, high / rows, &found);
+    bool is_round = odds > 0;
     double tokens = is_round ? found * rows : rint(solve(q, c, q->size.bytes));
     if (!(tokens >= 1) || !(tokens < 0x1p40)) return;
     struct up_whatis_match match = {.tokens = (int64_t)tokens,
@@ -258,8 +262,8 @@ static void try_solved(struct up_whatis_answer *answer, const struct up_whatis_q
     match.error = match.bytes / q->size.bytes - 1;
     match.within = match.bytes >= q->size.low && match.bytes <= q->size.high;
     // Where the length is known another one is no one's choice.
-    match.odds = c->weight * plausibility(tokens / rows, c->growth) *
-                 length_odds(&q->size, is_round && !q->seq);
+    odds = fmax(q->seq ? 0 : odds, any_length_odds(&q->size));
+    match.odds = c->weight * plausibility(tokens / rows, c->growth) * odds;
     add(answer, c, match);
 }
 
@@ -287,6 +291,7 @@ enum up_status up_whatis(const struct up_whatis_question *question, struct up_wh
     fill_candidates(question, candidates);
     for (int i = 0; i < CANDIDATES; i++) {
         const struct candidate *c = &candidates[i];
+        if (c->weight <= 0) continue;
         if (c->growth == UP_WHATIS_FIXED)
             try_fixed(answer, question, c);
         else if (question->seq)
@@ -297,7 +302,8 @@ enum up_status up_whatis(const struct up_whatis_question *question, struct up_wh
     answer->explained = any_fits(answer);
     // Nothing is that large at these tokens: what would it be at others?
     for (int i = 0; i < CANDIDATES && !answer->explained && question->seq; i++)
-        if (candidates[i].growth != UP_WHATIS_FIXED) try_solved(answer, question, &candidates[i]);
+        if (candidates[i].growth != UP_WHATIS_FIXED && candidates[i].weight > 0)
+            try_solved(answer, question, &candidates[i]);
     qsort(answer->matches, (size_t)answer->count, sizeof *answer->matches, by_odds);
     return UP_OK;
 }

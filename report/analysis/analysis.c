@@ -35,6 +35,7 @@ static enum up_status read_meta_numbers(const struct up_run *run, struct up_run_
         {"seq_len", &facts->seq_len},
         {"batch", &facts->batch},
         {"accum", &facts->accum},
+        {"processes", &facts->processes},
         {"parameters", &facts->parameters},
         {"steps_planned", &facts->steps_planned},
         {"events_written", &facts->events_written},
@@ -229,6 +230,9 @@ static enum up_status read_steps(const struct up_run *run, struct up_run_facts *
         {"SELECT max(step) FROM step", &facts->last_begun, UP_NONE},
         {"SELECT max(step) FROM step WHERE end_ns IS NOT NULL", &facts->last_ended, UP_NONE},
         {"SELECT max(layer) + 1 FROM tensor", &facts->layers, UP_NONE},
+        {"SELECT count(*) FROM rank", &facts->ranks_recorded, 0},
+        {"SELECT min(rank) FROM rank", &facts->first_rank, UP_NONE},
+        {"SELECT max(rank) FROM rank", &facts->last_rank, UP_NONE},
     };
     for (int i = 0; i < UP_COUNT(numbers); i++)
         UP_TRY(up_query_value(run, numbers[i].sql, UP_BIND_NONE, numbers[i].if_none,

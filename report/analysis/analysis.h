@@ -20,8 +20,9 @@ struct up_run_facts {
         model[UP_META_TEXT], device[UP_META_TEXT], as[UP_META_TEXT], dtype[UP_META_TEXT],
         started[UP_META_TEXT], outcome[UP_META_TEXT], recorded_by[UP_META_TEXT];
     // UP_NONE where meta has no such number.
-    int64_t schema_version, ranks, cp, dp, seq_len, batch, accum, parameters, steps_planned,
-        events_written, recorder_ns, recorder_bytes, ring_waits;
+    int64_t schema_version, ranks, cp, dp, seq_len, batch, accum, processes, parameters,
+        steps_planned, events_written, recorder_ns, recorder_bytes, ring_waits;
+    int64_t ranks_recorded, first_rank, last_rank; // of the ranks, in this trace; 0, UP_NONE
     int64_t layers; // with tensors of their own; UP_NONE where there are none
     bool complete;  // the run closed its trace
     bool injected;  // recorded by injection: of a program that is not ours, which has no steps

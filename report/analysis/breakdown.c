@@ -179,6 +179,7 @@ static enum up_status read_host(const struct up_run *run, struct up_breakdown *b
     breakdown->host_peak = (struct up_peak){.rank = rank,
                                             .step = highest.step,
                                             .same_step = UP_NONE,
+                                            .unkept_bytes = UP_NONE,
                                             .seq = highest.seq,
                                             .peak_bytes = highest.live_bytes,
                                             .replayed = true};

@@ -26,7 +26,7 @@ void up_measured_release(struct up_measured *measured)
 int64_t up_measured_peak(const struct up_measured *measured)
 {
     const struct up_peak *peak = &measured->breakdown.peak;
-    return peak->rank == UP_NONE ? UP_NONE : peak->peak_bytes;
+    return peak->rank == UP_NONE ? UP_NONE : up_max(peak->peak_bytes, peak->unkept_bytes);
 }
 
 int64_t up_measured_host(const struct up_measured *measured)
@@ -53,6 +53,11 @@ enum up_status up_measured_whole(const struct up_measured *measured, struct up_e
                        path);
     if (up_measured_peak(measured) == UP_NONE)
         return up_fail(err, UP_USAGE, "%s: expected a run with recorded tensors, found none", path);
+    if (measured->breakdown.peak.unkept_bytes != UP_NONE)
+        return up_fail(err, UP_USAGE,
+                       "%s: its highest step left no rows: expected a run that kept those of it "
+                       "(--trace-steps)",
+                       path);
     return UP_OK;
 }
 

@@ -19,7 +19,8 @@ enum up_status up_measured_open(const char *path, struct up_measured *measured,
                                 struct up_error *err);
 void up_measured_release(struct up_measured *measured);
 
-/* Bytes at the peak of the highest rank; UP_NONE where nothing was recorded. */
+/* Bytes at the peak of the highest rank, be it in a step whose rows were not kept; UP_NONE where
+ * nothing was recorded. */
 int64_t up_measured_peak(const struct up_measured *measured);
 /* Host memory of tensors at its own highest, of the rank where that is most; 0 where there is none,
  * UP_NONE where nothing was recorded. */
@@ -29,8 +30,8 @@ int64_t up_measured_host(const struct up_measured *measured);
  * UP_NONE where it cannot tell. */
 int64_t up_measured_device(const struct up_measured *measured);
 
-/* UP_USAGE with one line where a run cannot be held against another: it did not end in order, or
- * nothing was recorded in it. */
+/* UP_USAGE with one line where a run cannot be held against another: it did not end in order,
+ * nothing was recorded in it, or the rows of its highest step were not kept. */
 enum up_status up_measured_whole(const struct up_measured *measured, struct up_error *err);
 
 /* One name with what each side has of it: the bytes of a category, a kind or a layer. */

@@ -165,6 +165,7 @@ static enum up_status find_highest(const struct up_run *run, const char *sql, co
         struct up_peak here = {.rank = up_query_integer(&query, 0, UP_NONE),
                                .step = up_query_integer(&query, 1, UP_NONE),
                                .same_step = UP_NONE,
+                               .unkept_bytes = UP_NONE,
                                .peak_bytes = up_query_integer(&query, 2, UP_NONE),
                                .seq = up_query_integer(&query, 3, UP_NONE)};
         if (here.rank < 0) continue;
@@ -177,11 +178,25 @@ out:
     return rc;
 }
 
+// Steps beyond --trace-steps tell how high they were, and not of what.
+static enum up_status find_unkept(const struct up_run *run, int64_t rank, struct up_peak *peak,
+                                  struct up_error *err)
+{
+    int64_t highest;
+    enum up_status rc = up_query_value(run,
+                                       "SELECT max(peak_bytes) FROM step WHERE peak_seq IS NULL"
+                                       " AND same_as_step IS NULL AND (?1 < 0 OR rank = ?1)",
+                                       UP_BIND(rank), UP_NONE, &highest, err);
+    if (!rc && highest > peak->peak_bytes) peak->unkept_bytes = highest;
+    return rc;
+}
+
 enum up_status up_peak_find(const struct up_run *run, int64_t rank, int64_t step,
                             struct up_peak *peak, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *peak = (struct up_peak){.rank = UP_NONE, .step = UP_NONE, .same_step = UP_NONE};
+    *peak = (struct up_peak){
+        .rank = UP_NONE, .step = UP_NONE, .same_step = UP_NONE, .unkept_bytes = UP_NONE};
     UP_TRY(up_rank_check(run, rank, err));
     UP_TRY(find_highest(run, recorded_sql, UP_BIND(rank, step), peak, err));
     if (peak->rank == UP_NONE && step != UP_NONE) UP_TRY(refuse_step(run, rank, step, err));
@@ -192,6 +207,7 @@ enum up_status up_peak_find(const struct up_run *run, int64_t rank, int64_t step
                             "SELECT DISTINCT rank, NULL, NULL, NULL FROM tensor"
                             " WHERE ?1 < 0 OR rank = ?1 ORDER BY rank",
                             UP_BIND(rank), peak, err));
+    if (peak->rank != UP_NONE && step == UP_NONE) UP_TRY(find_unkept(run, rank, peak, err));
 out:
     return rc;
 }

@@ -10,7 +10,9 @@ struct up_peak {
     int64_t same_step; // the step that was asked for, which repeated `step`; UP_NONE: `step` itself
     int64_t seq;
     int64_t peak_bytes;
-    bool replayed; // found by replaying the rows: no row of `step` tells it
+    bool replayed;        // found by replaying the rows: no row of `step` tells it
+    int64_t unkept_bytes; // what a step whose rows were not kept reached, where that is more;
+                          // UP_NONE: none did, or one step was asked for
 };
 
 /* The highest of all ranks (`rank` UP_NONE) or of one, over all steps (`step` UP_NONE) or in one.

@@ -113,9 +113,10 @@ static void open_line(struct up_page *page)
     page->after_heading = page->heading && page->joined;
 }
 
+// A comma may follow the piece, too.
 static void separate(struct up_page *page, int width)
 {
-    if (page->column + 2 + width <= UP_PAGE_WIDTH) {
+    if (page->column + 2 + width + 1 <= UP_PAGE_WIDTH) {
         put(page, ", ");
         page->column += 2;
         return;

@@ -101,6 +101,20 @@ void up_section_incomplete(struct up_emitter *emitter, const struct up_run_facts
                  (long long)facts->last_begun, ended);
 }
 
+// Of a run of several processes each has a trace. A dry run is that of one rank, and says so.
+static void note_ranks(struct up_emitter *emitter, const struct up_run_facts *facts)
+{
+    char ranks[64];
+    if (facts->dry || facts->ranks_recorded < 1 || facts->ranks_recorded >= facts->ranks) return;
+    snprintf(ranks, sizeof ranks, facts->ranks_recorded == 1 ? "rank %lld" : "ranks %lld to %lld",
+             (long long)facts->first_rank, (long long)facts->last_rank);
+    up_emit_note(emitter, "of the %lld ranks only %s left rows here: %s", (long long)facts->ranks,
+                 ranks,
+                 facts->processes > 1 ? "the others, and perhaps a higher peak, are in the traces "
+                                        "of the other processes"
+                                      : "the others left none");
+}
+
 static void note_outcome(struct up_emitter *emitter, const struct up_run_facts *facts)
 {
     const char *why = *facts->diagnostic ? facts->diagnostic : "the trace does not say why";
@@ -131,7 +145,9 @@ void up_section_run(struct up_emitter *emitter, const struct up_run *run,
     up_emit_known(emitter, "last_begun", NULL, facts->last_begun);
     up_emit_known(emitter, "last_ended", NULL, facts->last_ended);
     up_emit_integer(emitter, "diagnostics", NULL, facts->diagnostics);
+    up_emit_integer(emitter, "ranks_recorded", NULL, facts->ranks_recorded);
     up_emit_object_end(emitter);
+    note_ranks(emitter, facts);
     note_outcome(emitter, facts);
 }
 

@@ -146,8 +146,7 @@ void up_section_ladder(struct up_emitter *emitter, const struct up_advice *advic
     up_emit_table_end(emitter);
 }
 
-// Options on as many lines as they need, broken before options; the text's alone.
-static void emit_options(struct up_emitter *emitter, const char *label, const char *options)
+void up_section_options(struct up_emitter *emitter, const char *label, const char *options)
 {
     enum { WIDTH = 84 };
     char line[WIDTH + UP_CHANGE_TEXT];
@@ -173,7 +172,7 @@ static void emit_path_options(struct up_emitter *emitter, const struct up_advice
     const struct up_config *end = &advice->path[advice->path_count - 1].to.config;
     up_config_change_text(&advice->stored.config, end, options, sizeof options);
     up_emit_text(emitter, "path_options", NULL, options);
-    emit_options(emitter, "to type", options);
+    up_section_options(emitter, "to type", options);
 }
 
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice)
@@ -347,7 +346,7 @@ static void emit_choice(struct up_emitter *emitter, const struct up_advice *advi
     up_emit_line_end(emitter);
     char options[UP_CHANGE_TEXT];
     up_config_change_text(&advice->stored.config, &best->config, options, sizeof options);
-    emit_options(emitter, "change", *options ? options : "none: the run as it is");
+    up_section_options(emitter, "change", *options ? options : "none: the run as it is");
 }
 
 void up_section_fit(struct up_emitter *emitter, const struct up_advice *advice,

@@ -20,6 +20,9 @@ void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t
 /* The same in an object "advice", for the summary. */
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice);
 
+/* Options to type, in the text alone, on as many lines as they need, broken before options. */
+void up_section_options(struct up_emitter *emitter, const char *label, const char *options);
+
 /* "knob": heads a stage against peak and step time. */
 void up_section_knob(struct up_emitter *emitter, const struct up_advice *advice,
                      const struct up_candidate *positions, int count);

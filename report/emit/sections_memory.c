@@ -51,6 +51,7 @@ static void emit_peak(struct up_emitter *emitter, const struct up_peak *peak,
     up_emit_known(emitter, "same_as_step", NULL, peak->same_step == UP_NONE ? UP_NONE : peak->step);
     up_emit_known(emitter, "asked_step", NULL, peak->same_step);
     up_emit_flag(emitter, "replayed", NULL, peak->replayed);
+    up_emit_known(emitter, "unkept_bytes", NULL, peak->unkept_bytes);
     up_emit_known(emitter, "ns", NULL, place->ns);
     up_emit_line_end(emitter);
     emit_place(emitter, place);
@@ -76,6 +77,11 @@ static void note_peak(struct up_emitter *emitter, const struct up_breakdown *bre
         up_emit_note(emitter,
                      "step %lld did not end: its highest moment so far, from its tensor rows",
                      (long long)peak->step);
+    if (peak->unkept_bytes != UP_NONE)
+        up_emit_note(emitter,
+                     "a step whose rows were not kept reached %s: this is the highest moment of "
+                     "what was (--trace-steps says of which steps rows are kept)",
+                     up_text_bytes(sum, peak->unkept_bytes));
     if (live->bytes != peak->peak_bytes)
         up_emit_note(
             emitter,

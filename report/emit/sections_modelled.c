@@ -248,15 +248,7 @@ void up_section_modelled_fit(struct up_emitter *emitter, const struct up_modelle
     up_emit_piece(emitter, "peak {}", up_format_bytes(bytes, (uint64_t)best->peak_bytes));
     up_emit_line_end(emitter);
     all_options(modelled, best, text);
-    up_emit_line_begin(emitter, "change");
-    for (char *word = text, *end = text; *word; word = end) {
-        end = strstr(word + 1, " --");
-        if (end) *end++ = 0;
-        up_emit_piece(emitter, "{}", word);
-        if (!end) break;
-    }
-    if (!*text) up_emit_piece(emitter, "{}", "none: the run as it is");
-    up_emit_line_end(emitter);
+    up_section_options(emitter, "change", *text ? text : "none: the run as it is");
     up_emit_object_end(emitter);
 }
 

@@ -216,6 +216,28 @@ static void test_timeline_and_tensors_agree(void **state)
     json_decref(timeline);
 }
 
+// Host memory that nothing was taken from or given back to in the step was alive all the same.
+static void test_timeline_of_what_was_there_before(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    json_t *none = json_of("timeline run.db --space host --json", 0);
+    assert_true(json_is_null(json_object_get(none, "peak_bytes")));
+    json_decref(none);
+    assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+    // One of its tensors outlives steps, from their first moment on.
+    fixture_sql(&f, "UPDATE tensor SET space = 'host', alloc_seq = 0, free_seq = NULL, bytes = 4096"
+                    " WHERE id = (SELECT min(id) FROM tensor WHERE step IS NULL)");
+    sqlite3_close(f.db);
+    json_t *timeline = json_of("timeline run.db --step 1 --space host --json", 0);
+    const json_t *notes = json_object_get(timeline, "notes");
+    assert_int_equal(whole(timeline, "events"), 0);
+    assert_int_equal(whole(timeline, "peak_bytes"), 4096);
+    assert_int_equal(whole(timeline, "peak_seq"), 0);
+    assert_non_null(strstr(json_string_value(json_array_get(notes, 0)), "was there before"));
+    json_decref(timeline);
+}
+
 /* --- Text --------------------------------------------------------------------------------------
  */
 
@@ -268,6 +290,28 @@ static bool is_ascii(const char *text)
     for (; *text; text++)
         if ((unsigned char)*text >= 0x7f || (*text < ' ' && *text != '\n')) return false;
     return true;
+}
+
+// Pieces of a line are followed by a comma where the line goes on below: it has room, too.
+static void test_lines_end_within_the_page(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    for (int length = 1; length < 40; length++) {
+        assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+        fixture_sql(&f,
+                    "UPDATE meta SET value = '{\"options\": {\"fsdp\": \"on\", \"offload\":"
+                    " \"host\", \"checkpoint\": \"block\", \"tile-mlp\": \"%.*q\","
+                    " \"tile-loss\": \"1024\", \"upipe\": \"8\"}}' WHERE key = 'config'",
+                    length, "4096409640964096409640964096409640964096");
+        sqlite3_close(f.db);
+        struct outcome o = report("LC_ALL=C.UTF-8", "run.db");
+        assert_int_equal(o.status, 0);
+        for (char *line = strtok(o.out, "\n"); line; line = strtok(NULL, "\n"))
+            if (strncmp(line, "  options", 9) == 0 && strlen(line) > 100)
+                fail_msg("%zu columns: %s", strlen(line), line);
+        outcome_release(&o);
+    }
 }
 
 static void test_locale_and_colour(void **state)
@@ -385,7 +429,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_json_adds_up, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_json_tells_a_lie, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_timeline_of_what_was_there_before, enter,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_live_run, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_large_trace, enter, folder_teardown),

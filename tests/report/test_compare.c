@@ -390,6 +390,33 @@ static void test_diff_text(void **state)
     outcome_release(&outcome);
 }
 
+// As with --trace-steps beyond the last: how high a step was is known, and not of what. Its peak is
+// no win over one that was recorded.
+static void test_steps_without_rows(void **state)
+{
+    (void)state;
+    struct made new = usual();
+    new.sql = "DELETE FROM tensor WHERE step IS NOT NULL; UPDATE step SET peak_seq = NULL";
+    make("new.db", new);
+    expect_refusal("check new.db --baseline base.db", "new.db: its highest step left no rows");
+    expect_refusal("check base.db --baseline new.db", "new.db: its highest step left no rows");
+    json_t *root = json_of("new.db --json", 0);
+    const json_t *peak = json_object_get(root, "peak");
+    assert_int_equal(json_integer_value(json_object_get(peak, "peak_bytes")), 40 * MIB);
+    assert_int_equal(json_integer_value(json_object_get(peak, "unkept_bytes")), 100 * MIB);
+    json_decref(root);
+    struct outcome outcome = report("", "new.db");
+    assert_non_null(strstr(outcome.out, "a step whose rows were not kept reached 100.0 MiB"));
+    outcome_release(&outcome);
+    outcome = report("", "diff base.db new.db");
+    assert_non_null(strstr(outcome.out, "the rows of B's highest step were not kept"));
+    outcome_release(&outcome);
+    root = json_of("history new.db --json", 0);
+    const json_t *line = json_array_get(json_object_get(root, "runs"), 0);
+    assert_int_equal(json_integer_value(json_object_get(line, "peak_bytes")), 100 * MIB);
+    json_decref(root);
+}
+
 static void test_diff_states(void **state)
 {
     (void)state;
@@ -583,6 +610,7 @@ int main(void)
         TEST(test_check_out_of_memory),
         TEST(test_diff),
         TEST(test_diff_text),
+        TEST(test_steps_without_rows),
         TEST(test_diff_states),
         TEST(test_malformed),
         TEST(test_history_order),

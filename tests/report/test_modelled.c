@@ -341,6 +341,24 @@ static void test_fit(void **state)
     expect_refusal("advise hand.db --max-seq", "run again");
 }
 
+// What to change is said as it would be typed.
+static void test_fit_can_be_typed(void **state)
+{
+    (void)state;
+    char words[128], line[512];
+    make_trace("hand.db", &(struct wanting){.names = false});
+    json_t *root = ask("advise hand.db --json");
+    const json_t *third = json_array_get(json_object_get(root, "path"), 2); // after "now"
+    snprintf(words, sizeof words, "advise hand.db --fit %lld",
+             (long long)json_integer_value(json_object_get(third, "peak_bytes")));
+    snprintf(line, sizeof line, "\n  change      %s\n", text(third, "all_options"));
+    assert_non_null(strstr(line, " --optimizer host "));
+    struct outcome o = report("", words);
+    if (o.status || !strstr(o.out, line)) fail_msg("%s: '%s' is not in: %s", words, line, o.out);
+    outcome_release(&o);
+    json_decref(root);
+}
+
 // Every line of the text says what it is, and the assumptions are there; all of it fits the page.
 static void test_text(void **state)
 {
@@ -558,6 +576,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_without_shapes, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_ends_in_forward, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_fit, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_fit_can_be_typed, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_text, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lies, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_against_dry_runs, folder_setup, folder_teardown),

@@ -42,8 +42,13 @@ static void test_part_of_the_ranks(void **state)
     assert_int_equal(o.status, 0);
     must_hold(&o, "4 ranks");
     must_hold(&o, ", rank 2, step");
+    must_hold(&o, "of the 4 ranks only rank 2 left rows here: the others, and perhaps");
     assert_null(strstr(o.out, "INCOMPLETE"));
     outcome_release(&o);
+    json_t *root = json_of("run.1.db --json", 0);
+    const json_t *run = json_object_get(root, "run");
+    assert_int_equal(json_integer_value(json_object_get(run, "ranks_recorded")), 1);
+    json_decref(root);
     o = report("", "peak run.1.db --rank 2");
     assert_int_equal(o.status, 0);
     outcome_release(&o);
@@ -51,6 +56,33 @@ static void test_part_of_the_ranks(void **state)
     assert_int_equal(o.status, 2);
     assert_non_null(strstr(o.err, "ranks in it: 2"));
     outcome_release(&o);
+    folder_remove(folder);
+}
+
+// A run whose ranks are all there, and a dry run, which tells of one for all, are whole.
+static void test_all_of_the_ranks(void **state)
+{
+    (void)state;
+    char *folder = folder_enter();
+    struct fixture f = {0};
+    write_second("run.1.db", true);
+    assert_int_equal(sqlite3_open("run.1.db", &f.db), SQLITE_OK);
+    fixture_sql(&f, "INSERT INTO rank VALUES (3, 'node', 'cpu', NULL, NULL);"
+                    "DELETE FROM meta WHERE key = 'processes'");
+    struct outcome o = report("", "run.1.db");
+    must_hold(&o, "of the 4 ranks only ranks 2 to 3 left rows here: the others left none");
+    outcome_release(&o);
+    fixture_sql(&f, "INSERT INTO rank VALUES (0, 'node', 'cpu', NULL, NULL),"
+                    " (1, 'node', 'cpu', NULL, NULL)");
+    o = report("", "run.1.db");
+    assert_null(strstr(o.out, "left rows here"));
+    outcome_release(&o);
+    fixture_sql(&f, "DELETE FROM rank WHERE rank > 0; UPDATE meta SET value = 'dry'"
+                    " WHERE key = 'device'");
+    o = report("", "run.1.db");
+    assert_null(strstr(o.out, "left rows here"));
+    outcome_release(&o);
+    sqlite3_close(f.db);
     folder_remove(folder);
 }
 
@@ -70,6 +102,7 @@ static void test_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_part_of_the_ranks),
+                                       cmocka_unit_test(test_all_of_the_ranks),
                                        cmocka_unit_test(test_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,6 +298,35 @@ static void expect_near(double found, double expected, double within)
 /* --- Cases -------------------------------------------------------------------------------------
  */
 
+// Sizes worked out from the models: the length that people choose more often comes first, and what
+// context parallelism by gathering makes is known.
+static void test_chosen_lengths(void **state)
+{
+    (void)state;
+    // 14336 is 7 x 2048, so that 112K tokens of block inputs are as many bytes.
+    expect_first("28.00GiB --model llama3-8b", 0, "GATE", 1 << 20, 1, "--tile-mlp");
+    expect_first("3.50GiB --model llama3-8b", 0, "GATE", 131072, 1, "--tile-mlp");
+    expect_first("3.50GiB --model llama3-8b --seq 1M --cp 8", 0, "GATE", 131072, 1, "--tile-mlp");
+    expect_first("62.63GiB --model llama3-8b", 0, "LOGITS_F32", 131072, 1, "--tile-loss");
+    expect_first("45.77GiB --model qwen3-32b", 0, "MASTER", 0, 8, "--optimizer host");
+    expect_first("512.00MiB --model llama3-8b --seq 128K", 0, "KEY_VALUE", 131072, 1, "--upipe");
+    expect_first("256.00MiB --model llama3-8b --seq 128K --cp 8", 0, "KEY_GATHERED", 16384, 1,
+                 "exchange of heads");
+    expect_first("512.00MiB --model llama3-8b --seq 128K --cp 8", 0, "KEY_VALUE_GATHERED", 16384, 1,
+                 "exchange of heads");
+}
+
+// Without cp nothing is gathered over it.
+static void test_nothing_gathered_without_cp(void **state)
+{
+    (void)state;
+    struct up_whatis_answer answer =
+        ask("llama3-8b", "256.00MiB", (struct up_whatis_question){.seq = 131072, .cp = 1});
+    assert_null(find(&answer, "KEY_GATHERED"));
+    assert_non_null(find(&answer, "KEY"));
+    up_whatis_release(&answer);
+}
+
 // 48 GiB of fp32 logits: 8 sequences of 10601 tokens. Then the backward's activations, which a
 // smaller micro-batch halves.
 static void test_r01(void **state)
@@ -578,7 +607,9 @@ int main(void)
                                        cmocka_unit_test(test_every_tensor_is_found),
                                        cmocka_unit_test(test_tokens_are_solved),
                                        cmocka_unit_test(test_dtype_and_tp),
+                                       cmocka_unit_test(test_nothing_gathered_without_cp),
                                        cmocka_unit_test(test_extremes),
+                                       TEST(test_chosen_lengths),
                                        TEST(test_r01),
                                        TEST(test_r02),
                                        TEST(test_r03),

@@ -426,6 +426,34 @@ static void test_knob(void **state)
     site_close(&site);
 }
 
+// Of several micro-batches each position's step time is as exact as the ladder's, so that both can
+// be compared.
+static void test_knob_of_micro_batches(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct site site;
+    struct up_candidate positions[UP_KNOB_POSITIONS];
+    int count;
+    struct up_config config = plain("llama3.2-1b", UP_DEVICE_CUDA, 4, 4096);
+    config.fsdp = true;
+    config.accum = 4;
+    config.checkpoint = UP_CHECKPOINT_BLOCK;
+    site_open(&site, "h200", UP_DEVICE_CUDA, 0);
+    must(up_advise_knob(site.forecaster, &config, positions, &count, &error));
+    assert_true(count > 2);
+    for (int i = 0; i < count; i++) {
+        struct up_forecast whole;
+        must(up_forecast_make(&positions[i].config, &site.machine, UP_FORECAST_PLACED, &whole,
+                              &error));
+        if (positions[i].forecast->step_s != whole.step_s)
+            fail_msg("%d heads: %g s, expected %g s",
+                     (int)up_config_stage_heads(&positions[i].config),
+                     positions[i].forecast->step_s, whole.step_s);
+    }
+    site_close(&site);
+}
+
 // The search comes to an end at full size; what it takes is told (BENCHMARKS.md has the aims).
 static void test_quick(void **state)
 {
@@ -466,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_longest_ends),
         cmocka_unit_test(test_longest_plans),
         cmocka_unit_test(test_knob),
+        cmocka_unit_test(test_knob_of_micro_batches),
         cmocka_unit_test(test_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

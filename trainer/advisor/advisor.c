@@ -160,5 +160,5 @@ enum up_status up_advise_knob(struct up_forecaster *forecaster, const struct up_
         position->config.upipe = u == heads ? 0 : u;
         ++*count;
     }
-    return up_forecaster_ask_all(forecaster, list, *count, UP_FORECAST_BRIEF, err);
+    return up_forecaster_ask_all(forecaster, list, *count, UP_FORECAST_PLACED, err);
 }

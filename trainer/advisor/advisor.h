@@ -69,7 +69,9 @@ enum up_status up_advise_longest(struct up_forecaster *forecaster, const struct 
 /* --- The knob ------------------------------------------------------------------------------------
  */
 
-/* `config` with every legal number of heads a stage, from cp to all; returns how many. */
+/* `config` with every legal number of heads a stage, from cp to all, forecast to
+ * UP_FORECAST_PLACED: a brief forecast of several micro-batches would be no match for the ladder's.
+ * Returns how many in *count. */
 enum { UP_KNOB_POSITIONS = 32 };
 enum up_status up_advise_knob(struct up_forecaster *forecaster, const struct up_config *config,
                               struct up_candidate positions[UP_KNOB_POSITIONS], int *count,
