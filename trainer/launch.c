@@ -229,8 +229,9 @@ enum up_status up_launch_find(up_getenv *get_one, void *context, struct up_launc
     const struct launcher *launcher = find_launcher(&reading);
     if (!launcher) return UP_OK;
     launch->size_name = launcher->size;
-    UP_TRY(read_place(&reading, launcher, launch));
-    if (launch->processes == 1) return UP_OK;
+    rc = read_place(&reading, launcher, launch);
+    if (rc) launch->processes = 1; // which of them this is is not known
+    if (rc || launch->processes == 1) return rc;
     UP_TRY(find_address(&reading, launcher, launch));
     UP_TRY(find_ports(&reading, launch));
     find_job(&reading, launcher, launch);

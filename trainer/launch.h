@@ -33,7 +33,8 @@ struct up_launch {
 typedef const char *up_getenv(void *context, const char *name);
 const char *up_launch_getenv(void *unused, const char *name); // the process's own environment
 
-/* UP_USAGE with one line for what is malformed or contradicts itself. */
+/* UP_USAGE with one line for what is malformed or contradicts itself; of a place among the
+ * processes that is not known *launch has one process. */
 enum up_status up_launch_find(up_getenv *get, void *context, struct up_launch *launch,
                               struct up_error *err);
 

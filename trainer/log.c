@@ -231,6 +231,12 @@ static enum up_status write_json(struct up_log *log, const struct up_step_log *s
     return line ? rc : up_fail(err, UP_FAILED, "out of host memory");
 }
 
+// A NaN may have a sign, which says nothing.
+static double shown(double number)
+{
+    return isnan(number) ? NAN : number;
+}
+
 enum up_status up_log_step_end(struct up_log *log, const struct up_step_log *step,
                                struct up_error *err)
 {
@@ -242,9 +248,9 @@ enum up_status up_log_step_end(struct up_log *log, const struct up_step_log *ste
     if (log->dry)
         printf("  forecast %s", time);
     else if (!step->tokens)
-        printf("  loss %8s  grad norm %8.4f", "none", step->grad_norm);
+        printf("  loss %8s  grad norm %8.4f", "none", shown(step->grad_norm));
     else
-        printf("  loss %8.4f  grad norm %8.4f", step->loss, step->grad_norm);
+        printf("  loss %8.4f  grad norm %8.4f", shown(step->loss), shown(step->grad_norm));
     printf("  %8.0f tokens/s  peak %s\n", (double)step->tokens / step->seconds, peak);
     fflush(stdout);
     return log->json_fd >= 0 ? write_json(log, step, err) : UP_OK;

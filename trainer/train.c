@@ -4,6 +4,7 @@
 #include "trainer/advisor/admission.h"
 #include "trainer/advisor/advisor.h"
 #include "trainer/advisor/predict.h"
+#include "trainer/facts.h"
 #include "trainer/forecast/machine.h"
 #include "trainer/forecast/plan.h"
 #include "trainer/group.h"
@@ -15,7 +16,6 @@
 #include "trainer/stop.h"
 #include "trainer/watch.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -207,116 +207,6 @@ out:
     return rc;
 }
 
-// A path need not be UTF-8, which JSON must be: then what is not ASCII becomes '?'.
-static json_t *text_json(char *text)
-{
-    json_t *value = json_string(text);
-    for (char *at = text; !value && *at; at++)
-        if (*at < ' ' || *at > '~') *at = '?';
-    return value ? value : json_string(text);
-}
-
-static json_t *options_json(const struct up_train_options *options)
-{
-    json_t *root = json_object();
-    for (const struct up_option *option = up_train_option_table; root && option->name; option++) {
-        char text[4096];
-        bool given = up_option_text(option, options, text, sizeof text);
-        if (!json_object_set_new(root, option->name, given ? text_json(text) : json_null()))
-            continue;
-        json_decref(root);
-        return NULL;
-    }
-    return root;
-}
-
-// Takes `text`, which may be NULL for want of memory, and gives what it says.
-static json_t *take_json(char *text)
-{
-    json_t *value = text ? json_loads(text, 0, NULL) : NULL;
-    free(text);
-    return value;
-}
-
-// meta.config: model, run config, every option and the machine, so that reports need nothing else.
-// NULL when memory is short.
-static char *config_text(const struct run *run)
-{
-    struct up_train_options settled = *run->options;
-    up_train_options_settle(&settled, &run->config);
-    json_t *root = json_object();
-    int failed = json_object_set_new(root, "config", take_json(up_config_json(&run->config)));
-    failed |= json_object_set_new(root, "options", options_json(&settled));
-    failed |= json_object_set_new(root, "attention",
-                                  json_string(run->config.as == UP_DEVICE_CUDA ? "cudnn" : "own"));
-    failed |= json_object_set_new(root, "machine", take_json(up_machine_json(&run->machine)));
-    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
-    json_decref(root);
-    return text;
-}
-
-// Name=value pairs with storage for the values.
-struct facts {
-    struct up_store_meta entry[32];
-    char value[32][64];
-    int count;
-};
-
-static void add_text(struct facts *facts, const char *key, const char *value)
-{
-    UP_ASSERT(facts->count < UP_COUNT(facts->entry));
-    facts->entry[facts->count++] = (struct up_store_meta){key, value};
-}
-
-static void add_number(struct facts *facts, const char *key, int64_t value)
-{
-    char *text = facts->value[facts->count];
-    snprintf(text, sizeof facts->value[0], "%lld", (long long)value);
-    add_text(facts, key, text);
-}
-
-static void add_identity(struct facts *facts)
-{
-    time_t now = time(NULL);
-    struct tm utc;
-    char *started = facts->value[facts->count];
-    strftime(started, sizeof facts->value[0], "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    add_text(facts, "started", started);
-    char *id = facts->value[facts->count];
-    snprintf(id, sizeof facts->value[0], "%016llx",
-             (unsigned long long)up_random_u64((uint64_t)up_clock_ns(), (uint64_t)now,
-                                               (uint64_t)getpid()));
-    add_text(facts, "run_id", id);
-}
-
-// False when memory is short.
-static bool collect_facts(const struct run *run, const char *command, const char *config,
-                          struct facts *facts)
-{
-    const struct up_config *c = &run->config;
-    add_text(facts, "command", command);
-    add_text(facts, "config", config);
-    char *hash = facts->value[facts->count];
-    if (!up_config_hash(c, hash)) return false;
-    add_text(facts, "config_hash", hash);
-    add_identity(facts);
-    add_text(facts, "model", c->model.name);
-    add_text(facts, "device", up_device_kind_names[run->group.seat[0].device->kind]);
-    add_text(facts, "as", up_device_kind_names[c->as]);
-    add_text(facts, "dtype", up_dtype_names[c->dtype]);
-    add_number(facts, "ranks", up_config_ranks(c));
-    add_number(facts, "process", run->launch->process);
-    add_number(facts, "processes", run->launch->processes);
-    add_number(facts, "cp", c->cp);
-    add_number(facts, "dp", c->dp);
-    add_number(facts, "seq_len", c->seq);
-    add_number(facts, "batch", c->batch);
-    add_number(facts, "accum", c->accum);
-    add_number(facts, "parameters", up_model_parameters(&c->model));
-    add_number(facts, "steps_planned", run->options->steps - run->resume.steps);
-    return true;
-}
-
 static void store_prediction(const struct run *run, const struct up_config *config,
                              const struct up_forecast *forecast)
 {
@@ -346,11 +236,16 @@ out:
 static enum up_status open_trace(struct run *run, const char *command, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    struct facts facts = {0};
+    struct up_facts facts;
+    const struct up_about about = {.command = command,
+                                   .options = run->options,
+                                   .config = &run->config,
+                                   .machine = &run->machine,
+                                   .launch = run->launch,
+                                   .device = run->group.kind,
+                                   .steps = run->options->steps - run->resume.steps};
     if (!run->options->trace) return UP_OK;
-    char *config = config_text(run);
-    if (!config || !collect_facts(run, command, config, &facts))
-        UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
+    if (!up_facts_collect(&facts, &about)) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     UP_TRY(up_recorder_create(run->options->trace, run->options->trace_steps, facts.entry,
                               facts.count, &run->recorder, err));
     for (int i = 0; i < run->count; i++) {
@@ -365,7 +260,7 @@ static enum up_status open_trace(struct run *run, const char *command, struct up
     UP_TRY(predict(run, err));
     UP_TRY(up_recorder_start(run->recorder, err));
 out:
-    free(config);
+    up_facts_release(&facts);
     return rc;
 }
 

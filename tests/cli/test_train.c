@@ -251,6 +251,24 @@ static void test_nothing_counts(void **state)
     folder_remove(folder);
 }
 
+// A loss that is not a number is "nan", whatever its sign, and null in JSON.
+static void test_diverged(void **state)
+{
+    (void)state;
+    char folder[32], data[64], log[64], line[4096];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    file_write_text(data, 1000);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "6", "--lr",
+                "1e30", "--clip", "0", "--json-log", log);
+    assert_int_equal(program.status, 0);
+    assert_non_null(strstr(program.out, "step     5  loss      nan  grad norm      nan"));
+    file_read(log, line, sizeof line);
+    assert_non_null(strstr(line, "{\"step\":5,\"loss\":null,\"grad_norm\":null,"));
+    folder_remove(folder);
+}
+
 static void test_help(void **state)
 {
     (void)state;
@@ -349,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_log_in_output),
         cmocka_unit_test(test_tokens_at_fault),
         cmocka_unit_test(test_nothing_counts),
+        cmocka_unit_test(test_diverged),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),

@@ -230,6 +230,17 @@ static void test_contradictions(void **state)
     }
 }
 
+// Nobody says that it is process 0 who is none of them.
+static void test_unknown_place(void **state)
+{
+    static const char *const list[VARIABLES] = {"RANK=2", "WORLD_SIZE=2"};
+    struct up_launch launch;
+    struct up_error error = {0};
+    (void)state;
+    assert_int_equal(find(list, &launch, &error), UP_USAGE);
+    assert_int_equal(launch.processes, 1);
+}
+
 static void test_long_names(void **state)
 {
     (void)state;
@@ -418,15 +429,11 @@ static void test_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_here),
-        cmocka_unit_test(test_launchers),
-        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_gpus),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_trace_path),
-        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_here),           cmocka_unit_test(test_launchers),
+        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_unknown_place),
+        cmocka_unit_test(test_long_names),     cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_gpus),           cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_trace_path),     cmocka_unit_test(test_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
