@@ -87,6 +87,7 @@ static struct data make_data(const struct up_attention_shape *s)
         int64_t count = count_of(s, name);
         float *x = data.at[name] = malloc((size_t)count * sizeof *x);
         assert_non_null(x);
+#pragma omp parallel for
         for (int64_t i = 0; i < count; i++)
             x[i] = name < INPUTS ? (float)rig_random((uint64_t)name, i) : NAN;
         if (name < INPUTS) round_to_bf16(x, count);
@@ -294,6 +295,7 @@ static bool is_cudnns(const struct shape_case *c)
 static double relative_error(const float *x, const float *expected, int64_t count)
 {
     double difference = 0, norm = 0;
+#pragma omp parallel for reduction(+ : difference, norm)
     for (int64_t i = 0; i < count; i++) {
         double d = (double)x[i] - (double)expected[i];
         difference += d * d;
