@@ -296,7 +296,8 @@ static void test_books_and_times(void **state)
         check_times();
         check_owners(ranks);
         assert_true(unattributed() < 0.01);
-        // Without kernels' times the moments are those of the host.
+        if (ranks < 4 && has_gpus(2 * ranks)) continue;
+        // Without kernels' times, on all GPUs, the moments are those of the host.
         snprintf(words, sizeof words, "--model tiny --seq 4K --steps 5 --cp %d", ranks);
         assert_int_equal(train(words), 0);
         assert_int_equal(ask("SELECT count(*) FROM kernel WHERE end_ns > begin_ns"), 0);
