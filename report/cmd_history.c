@@ -50,7 +50,7 @@ static enum up_status read_line(const char *path, struct line *line, struct up_e
     UP_TRY(up_run_facts_read(&run, &line->facts, err));
     UP_TRY(up_peak_find(&run, UP_NONE, UP_NONE, &peak, err));
     line->path = path;
-    line->peak_bytes = peak.rank == UP_NONE ? UP_NONE : up_max(peak.peak_bytes, peak.unkept_bytes);
+    line->peak_bytes = up_peak_bytes(&peak);
 out:
     up_run_close(&run);
     return rc;

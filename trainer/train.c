@@ -188,7 +188,8 @@ static enum up_status admit(struct run *run, struct up_error *err)
     enum up_status rc = UP_OK;
     const struct up_train_options *options = run->options;
     struct up_admission admission;
-    run->limits = up_admission_limits(options, run->group.seat[0].device->capacity[UP_SPACE_DEVICE],
+    run->limits = up_admission_limits(options, run->config.as,
+                                      run->group.seat[0].device->capacity[UP_SPACE_DEVICE],
                                       (int64_t)run->launch->here * run->group.count, &run->machine);
     run->forecaster = up_forecaster_create(&run->machine, 0);
     if (!run->forecaster) UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));

@@ -25,8 +25,7 @@ void up_measured_release(struct up_measured *measured)
 
 int64_t up_measured_peak(const struct up_measured *measured)
 {
-    const struct up_peak *peak = &measured->breakdown.peak;
-    return peak->rank == UP_NONE ? UP_NONE : up_max(peak->peak_bytes, peak->unkept_bytes);
+    return up_peak_bytes(&measured->breakdown.peak);
 }
 
 int64_t up_measured_host(const struct up_measured *measured)

@@ -212,6 +212,11 @@ out:
     return rc;
 }
 
+int64_t up_peak_bytes(const struct up_peak *peak)
+{
+    return peak->rank == UP_NONE ? UP_NONE : up_max(peak->peak_bytes, peak->unkept_bytes);
+}
+
 /* --- What was going on -------------------------------------------------------------------------
  */
 

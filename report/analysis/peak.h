@@ -20,6 +20,9 @@ struct up_peak {
 enum up_status up_peak_find(const struct up_run *run, int64_t rank, int64_t step,
                             struct up_peak *peak, struct up_error *err);
 
+/* How high memory was, be it in a step whose rows were not kept; UP_NONE: nothing was recorded. */
+int64_t up_peak_bytes(const struct up_peak *peak);
+
 /* UP_USAGE for a rank that is not there; UP_NONE is fine. */
 enum up_status up_rank_check(const struct up_run *run, int64_t rank, struct up_error *err);
 /* The step whose rows stand for `step`: itself, or the one that it repeated. UP_USAGE where there

@@ -32,8 +32,7 @@ static void tell_host(const struct up_config *config, const struct up_forecast *
                       const struct up_limits *limits, char *text, size_t size)
 {
     char need[UP_UNITS_TEXT], capacity[UP_UNITS_TEXT];
-    int64_t ranks = up_config_ranks(config);
-    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    int64_t ranks = up_limits_ranks(limits, config);
     snprintf(text, size, "host memory: the forecast is %s for %lld rank%s, there is %s",
              up_format_bytes(need, (uint64_t)up_limits_host_need(limits, config, forecast)),
              (long long)ranks, ranks == 1 ? "" : "s",
@@ -96,22 +95,19 @@ out:
 
 enum { NCCL_USUAL_BUFFER = 4 << 20 };
 
-struct up_limits up_admission_limits(const struct up_train_options *options, int64_t capacity,
-                                     int64_t node_ranks, struct up_machine *machine)
+struct up_limits up_admission_limits(const struct up_train_options *options, enum up_device_kind as,
+                                     int64_t capacity, int64_t node_ranks,
+                                     struct up_machine *machine)
 {
-    bool dry = up_train_device(options) == UP_DEVICE_DRY;
-    int as = options->as >= 0 ? options->as : options->dtype;
-    enum up_device_kind kind = up_train_device(options);
-    if (dry) kind = as == 0 ? UP_DEVICE_CPU : UP_DEVICE_CUDA;
     // Smaller buffers, and fewer of them: 652 of 1308 MiB were measured.
     if (options->nccl_buffers && options->nccl_buffers < NCCL_USUAL_BUFFER) {
         machine->nccl_bytes /= 2;
         machine->nccl_rank_bytes /= 2;
     }
-    if (!dry) {
+    if (up_train_device(options) != UP_DEVICE_DRY) {
         machine->device_bytes = capacity;
         machine->host_bytes = up_limits_host_now();
         machine->node_devices = node_ranks;
     }
-    return up_limits_of(machine, kind, options->memory_limit);
+    return up_limits_of(machine, as, options->memory_limit);
 }

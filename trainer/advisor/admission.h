@@ -20,10 +20,11 @@ enum up_status up_admission_check(struct up_forecaster *forecaster, const struct
                                   const struct up_limits *limits, bool planned,
                                   struct up_admission *admission, struct up_error *err);
 
-/* What a run of these options may take: on dry of the machine, else of the device (`capacity`
- * bytes) and of the host as it is now, which `node_ranks` ranks share. *machine then has these,
- * too, and what NCCL takes with the options' buffers. */
-struct up_limits up_admission_limits(const struct up_train_options *options, int64_t capacity,
-                                     int64_t node_ranks, struct up_machine *machine);
+/* What a run of these options, for the device `as` of its config, may take: on dry of the machine,
+ * else of the device (`capacity` bytes) and of the host as it is now, which `node_ranks` ranks
+ * share. *machine then has these, too, and what NCCL takes with the options' buffers. */
+struct up_limits up_admission_limits(const struct up_train_options *options, enum up_device_kind as,
+                                     int64_t capacity, int64_t node_ranks,
+                                     struct up_machine *machine);
 
 #endif

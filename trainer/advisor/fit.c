@@ -203,8 +203,7 @@ static void take_off(struct up_limits *less, const struct up_candidate *planned)
     const struct up_forecast *f = planned->forecast;
     int64_t device = f->arena_bytes[UP_SPACE_DEVICE] - f->peak_bytes;
     int64_t host = f->arena_bytes[UP_SPACE_HOST] - f->host_bytes;
-    int64_t ranks = up_config_ranks(&planned->config);
-    if (less->node_ranks) ranks = up_min(ranks, less->node_ranks);
+    int64_t ranks = up_limits_ranks(less, &planned->config);
     host += less->shared ? device : 0;
     if (less->device_bytes) less->device_bytes -= up_max(device, 1);
     if (less->host_bytes) less->host_bytes -= up_max(host * ranks, 1);

@@ -16,8 +16,7 @@ enum up_status up_try_config(const struct up_search *search, const struct up_con
 
 bool up_cannot_fit(const struct up_config *c, const struct up_limits *limits)
 {
-    int64_t ranks = up_config_ranks(c), device = up_limits_device_floor(c), host;
-    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    int64_t ranks = up_limits_ranks(limits, c), device = up_limits_device_floor(c), host;
     if (limits->device_bytes && device > limits->device_bytes) return true;
     int64_t each = up_limits_host_floor(c) + (limits->shared ? device : 0);
     return limits->host_bytes &&
@@ -66,8 +65,7 @@ static int64_t blocks_that_go(const struct up_config *config, const struct up_li
                               int64_t room)
 {
     struct up_config fewer = *config;
-    int64_t ranks = up_config_ranks(config), low = 0, high = config->offload_layers;
-    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    int64_t ranks = up_limits_ranks(limits, config), low = 0, high = config->offload_layers;
     while (low < high) {
         int64_t need;
         fewer.offload_layers = (low + high + 1) / 2;

@@ -18,11 +18,16 @@ struct up_limits up_limits_of(const struct up_machine *machine, enum up_device_k
     return limits;
 }
 
+int64_t up_limits_ranks(const struct up_limits *limits, const struct up_config *config)
+{
+    int64_t ranks = up_config_ranks(config);
+    return limits->node_ranks ? up_min(ranks, limits->node_ranks) : ranks;
+}
+
 int64_t up_limits_host_need(const struct up_limits *limits, const struct up_config *config,
                             const struct up_forecast *forecast)
 {
-    int64_t ranks = up_config_ranks(config), need = up_forecast_host_need(forecast);
-    if (limits->node_ranks) ranks = up_min(ranks, limits->node_ranks);
+    int64_t ranks = up_limits_ranks(limits, config), need = up_forecast_host_need(forecast);
     if (limits->shared) need += up_forecast_device_need(forecast);
     return __builtin_mul_overflow(need, ranks, &need) ? INT64_MAX : need;
 }

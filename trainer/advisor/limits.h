@@ -15,6 +15,8 @@ struct up_limits {
 struct up_limits up_limits_of(const struct up_machine *machine, enum up_device_kind as,
                               int64_t device_bytes);
 
+/* Ranks of the config that share a host. */
+int64_t up_limits_ranks(const struct up_limits *limits, const struct up_config *config);
 /* What all ranks of a node want of the host's memory. */
 int64_t up_limits_host_need(const struct up_limits *limits, const struct up_config *config,
                             const struct up_forecast *forecast);
