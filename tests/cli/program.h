@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+#include "tests/print.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -68,9 +70,9 @@ static inline pid_t program_start(const char *name, const char *const *words, co
                                   const char *err_path)
 {
     const char *argv[64];
-    char path[600];
+    char path[LONG_PATH];
     int count = 1;
-    snprintf(path, sizeof path, "%s/%s", UP_TEST_BUILD, name);
+    print_to(path, sizeof path, "%s/%s", UP_TEST_BUILD, name);
     argv[0] = path;
     for (; *words; words++) argv[count++] = *words;
     argv[count] = NULL;

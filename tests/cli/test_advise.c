@@ -30,9 +30,9 @@ static int leave(void **state)
 // The programs by their names, in the test's folder, as a shell takes `line`.
 static int shell(const char *line, char *out, size_t size)
 {
-    char command[6000], path[64];
+    char command[LONG_COMMAND], path[64];
     snprintf(path, sizeof path, "%s/shell.out", folder);
-    snprintf(command, sizeof command, "cd %s && PATH='%s':$PATH && { %s\n} >%s 2>&1", folder,
+    print_to(command, sizeof command, "cd %s && PATH='%s':$PATH && { %s\n} >%s 2>&1", folder,
              UP_TEST_BUILD, line, path);
     int status = system(command);
     file_read(path, out, size);

@@ -59,8 +59,8 @@ static int is_beside_the_runtime(void)
 
 static int is_in_a_package_of_its_own(void)
 {
-    char command[512], path[128];
-    snprintf(command, sizeof command,
+    char command[LONG_COMMAND], path[128];
+    print_to(command, sizeof command,
              "cd %s && mkdir -p cuda_runtime/lib cuda_cupti/lib && cp " FAKES
              "libcudart.so.13 cuda_runtime/lib && cp " FAKES "libcupti.so.13 cuda_cupti/lib",
              folder);

@@ -18,7 +18,7 @@
 
 enum { MIB = 1 << 20, TOO_DEEP = 70, PATIENCE = 1000 };
 
-static char folder[32], trace_path[64], self[512];
+static char folder[32], trace_path[64], self[LONG_PATH];
 
 /* --- The program ---------------------------------------------------------------------------------
  */
@@ -162,9 +162,9 @@ static int wait_for_a_signal(void)
 
 static int run(const char *word, const char *settings)
 {
-    char command[1024];
+    char command[LONG_COMMAND];
     unlink(trace_path);
-    snprintf(command, sizeof command,
+    print_to(command, sizeof command,
              "cd %s && env CUDA_INJECTION64_PATH=%s/libupipe_inject.so "
              "NVTX_INJECTION64_PATH=%s/libupipe_inject.so UPIPE_TRACE=%s %s %s %s",
              folder, UP_TEST_BUILD, UP_TEST_BUILD, trace_path, settings, self, word);
@@ -229,9 +229,9 @@ static const char fake_cupti_only[] = "UPIPE_CUPTI=" FAKES "libcupti.so.13";
 // Who is not recorded does not pay for it.
 static void test_no_trace(void **state)
 {
-    char settings[256];
+    char settings[LONG_PATH];
     (void)state;
-    snprintf(settings, sizeof settings, "%s UPIPE_TRACE=", fake_cupti_only);
+    print_to(settings, sizeof settings, "%s UPIPE_TRACE=", fake_cupti_only);
     assert_int_equal(run("no-place", settings), 0);
 }
 

@@ -10,6 +10,8 @@
 
 #include "base/base.h"
 
+#include "tests/print.h"
+
 #include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -256,8 +256,8 @@ static void test_config_reads_back(void **state)
     for (int i = 0; i < UP_COUNT(fixtures); i++) {
         struct up_error err = {0};
         struct up_model model;
-        char folder[512];
-        snprintf(folder, sizeof folder, "%s/%s", UP_TEST_DATA, fixtures[i]);
+        char folder[LONG_PATH];
+        print_to(folder, sizeof folder, "%s/%s", UP_TEST_DATA, fixtures[i]);
         must(up_model_read_config(folder, &model, &err));
         expect_same(&model, *state);
     }

@@ -497,8 +497,8 @@ static void fixtures_open_and_read(void **state)
     for (int i = 0; i < UP_COUNT(fixtures); i++) {
         struct up_model model;
         struct up_error err = {0};
-        char folder[400];
-        snprintf(folder, sizeof folder, "%s/%s", UP_TEST_DATA, fixtures[i].name);
+        char folder[LONG_PATH];
+        print_to(folder, sizeof folder, "%s/%s", UP_TEST_DATA, fixtures[i].name);
         assert_int_equal(up_model_read_config(folder, &model, &err), UP_OK);
         assert_string_equal(model.name, fixtures[i].name);
         assert_int_equal(up_model_parameters(&model), fixtures[i].parameters);

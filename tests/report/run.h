@@ -2,6 +2,7 @@
 #ifndef UP_TESTS_REPORT_RUN_H
 #define UP_TESTS_REPORT_RUN_H
 
+#include "tests/print.h"
 #include "tests/report/fixture.h"
 
 #include <jansson.h>
@@ -47,8 +48,8 @@ static inline int folder_teardown(void **state)
 /* `settings` stands before the program (environment), `words` after it (also a redirection). */
 static inline struct outcome report(const char *settings, const char *words)
 {
-    char command[1024];
-    snprintf(command, sizeof command, "env -u NO_COLOR %s '%s/upipe-report' >out.txt 2>err.txt %s",
+    char command[LONG_COMMAND];
+    print_to(command, sizeof command, "env -u NO_COLOR %s '%s/upipe-report' >out.txt 2>err.txt %s",
              settings, UP_TEST_BUILD, words);
     int status = system(command);
     assert_true(WIFEXITED(status));
@@ -71,8 +72,8 @@ static inline int count_lines(const char *text)
 /* `text` is what golden/<name>.txt holds; UP_UPDATE_GOLDEN=1 writes it there. */
 static inline void golden_check(const char *name, const char *text)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/tests/report/golden/%s.txt", UP_TEST_SOURCE, name);
+    char path[LONG_PATH];
+    print_to(path, sizeof path, "%s/tests/report/golden/%s.txt", UP_TEST_SOURCE, name);
     if (getenv("UP_UPDATE_GOLDEN")) {
         FILE *file = fopen(path, "w");
         assert_non_null(file);

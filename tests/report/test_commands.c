@@ -326,9 +326,9 @@ static void test_locale_and_colour(void **state)
     outcome_release(&plain);
     outcome_release(&blocks);
     // On a terminal, in colour unless NO_COLOR asks otherwise.
-    char command[512];
+    char command[LONG_COMMAND];
     for (int none = 0; none < 2; none++) {
-        snprintf(command, sizeof command,
+        print_to(command, sizeof command,
                  "env -u NO_COLOR %s script -qec \"'%s/upipe-report' run.db\" /dev/null "
                  "</dev/null >terminal.txt",
                  none ? "NO_COLOR=1" : "", UP_TEST_BUILD);

@@ -445,8 +445,8 @@ static int64_t ask_number(const char *path, const char *sql)
 
 static bool record(const char *path, const char *options, const char *more)
 {
-    char command[1024];
-    snprintf(command, sizeof command,
+    char command[LONG_COMMAND];
+    print_to(command, sizeof command,
              "'%s/upipe-train' --device dry --steps 1 --no-admission --trace %s %s %s >train.txt "
              "2>&1",
              UP_TEST_BUILD, path, options, more);

@@ -200,8 +200,8 @@ static void test_malformed(void **state)
 
 static void train(const char *words)
 {
-    char command[1024];
-    snprintf(command, sizeof command, "'%s/upipe-train' --steps 2 --seq 64 %s >log.txt 2>&1",
+    char command[LONG_COMMAND];
+    print_to(command, sizeof command, "'%s/upipe-train' --steps 2 --seq 64 %s >log.txt 2>&1",
              UP_TEST_BUILD, words);
     if (system(command) != 0) fail_msg("%s: %s", command, fixture_read("log.txt"));
 }

@@ -254,8 +254,8 @@ struct dry {
 
 static struct dry dry(const char *words)
 {
-    char command[1024];
-    snprintf(command, sizeof command,
+    char command[LONG_COMMAND];
+    print_to(command, sizeof command,
              "'%s/upipe-train' --device dry --steps 1 --trace dry.db %s >log.txt 2>&1",
              UP_TEST_BUILD, words);
     if (system(command) != 0) fail_msg("%s: %s", words, fixture_read("log.txt"));
@@ -549,7 +549,7 @@ static void test_r12(void **state)
     (void)state;
     static const int legal[] = {1, 2, 4, 5, 8, 10, 20, 40}, illegal[] = {3, 16, 32};
     static const char *const nearest[] = {"2 and 4", "10 and 20", "20 and 40"};
-    char words[512];
+    char words[LONG_COMMAND];
     for (int i = takes_few() ? 6 : 0; i < UP_COUNT(legal); i++) {
         snprintf(words, sizeof words,
                  "--model qwen2.5-14b --layers 2 --seq 64K --cp %d --fsdp on --checkpoint block",
@@ -557,7 +557,7 @@ static void test_r12(void **state)
         json_decref(dry(words).root);
     }
     for (int i = 0; i < UP_COUNT(illegal); i++) {
-        snprintf(words, sizeof words,
+        print_to(words, sizeof words,
                  "'%s/upipe-train' --device dry --model qwen2.5-14b --seq 64K --cp %d 2>err.txt",
                  UP_TEST_BUILD, illegal[i]);
         assert_int_equal(WEXITSTATUS(system(words)), 2);

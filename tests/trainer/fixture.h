@@ -12,6 +12,8 @@
 #include "trainer/step/state.h"
 #include "trainer/step/step.h"
 
+#include "tests/print.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -191,7 +193,7 @@ static inline void live_peaks(const struct up_config *config, int rank,
 
 /* A fixture's files. */
 struct fixture {
-    char folder[512];
+    char folder[LONG_PATH];
     struct up_model model;
     int64_t seq;
     json_t *expected;
@@ -201,10 +203,10 @@ static inline void fixture_open(struct fixture *fixture, const char *name)
 {
     struct up_error error = {0};
     json_error_t json_error;
-    char path[600];
-    snprintf(fixture->folder, sizeof fixture->folder, "%s/%s", UP_TEST_DATA, name);
+    char path[LONG_PATH + 32];
+    print_to(fixture->folder, sizeof fixture->folder, "%s/%s", UP_TEST_DATA, name);
     must(up_model_read_config(fixture->folder, &fixture->model, &error));
-    snprintf(path, sizeof path, "%s/expected.json", fixture->folder);
+    print_to(path, sizeof path, "%s/expected.json", fixture->folder);
     fixture->expected = json_load_file(path, 0, &json_error);
     assert_non_null(fixture->expected);
     fixture->seq = json_integer_value(json_object_get(fixture->expected, "seq"));
@@ -242,10 +244,10 @@ static inline int64_t fixture_load_tokens(const struct fixture *fixture, struct 
 {
     struct up_error error = {0};
     struct up_data *data = NULL;
-    char path[600];
+    char path[LONG_PATH + 32];
     int64_t counted = 0;
     const struct up_config *c = &bench->config;
-    snprintf(path, sizeof path, "%s/tokens.i32", fixture->folder);
+    print_to(path, sizeof path, "%s/tokens.i32", fixture->folder);
     must(up_data_open(path, UP_DATA_I32, c->seq, fixture->model.vocab, &data, &error));
     for (int r = 0; r < bench->count; r++) {
         const struct up_trainer *trainer = &bench->member[r].trainer;
@@ -336,9 +338,9 @@ static inline struct up_weights *fixture_open_gradients(const struct fixture *fi
 {
     struct up_error error = {0};
     struct up_weights *gradients = NULL;
-    char folder[] = "/tmp/upipe-test-XXXXXX", from[600], to[64];
+    char folder[] = "/tmp/upipe-test-XXXXXX", from[LONG_PATH + 32], to[64];
     assert_non_null(mkdtemp(folder));
-    snprintf(from, sizeof from, "%s/grads.safetensors", fixture->folder);
+    print_to(from, sizeof from, "%s/grads.safetensors", fixture->folder);
     snprintf(to, sizeof to, "%s/model.safetensors", folder);
     assert_int_equal(symlink(from, to), 0);
     must(up_weights_open(folder, &fixture->model, &gradients, &error));
