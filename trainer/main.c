@@ -32,11 +32,10 @@ static void on_signal(int number)
     errno = error;
 }
 
-static void listen_to_signals(const struct up_train_options *options,
-                              const struct up_launch *launch)
+static void listen_to_signals(const struct up_train_options *options)
 {
     struct sigaction action = {.sa_handler = on_signal};
-    if (up_train_ends_saved(options, launch))
+    if (up_train_ends_saved(options))
         stop_said =
             "\nupipe-train: told to end: finishes its step, saves and ends (told again, after "
             "a second or more, at once)\n";
@@ -110,7 +109,7 @@ int main(int argc, char **argv)
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);
         if (up_train_device(&options) == UP_DEVICE_CUDA) set_cuda_environment(&options, &launch);
-        if (!bench) listen_to_signals(&options, &launch); // bench ends at the first
+        if (!bench) listen_to_signals(&options); // bench ends at the first
         join(command, sizeof command, argc, argv);
         rc = bench ? up_bench(&options, launch.processes, &error)
                    : up_train(&options, &launch, command, &stop_asked, &error);

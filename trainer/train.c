@@ -661,9 +661,9 @@ out:
     return rc;
 }
 
-bool up_train_ends_saved(const struct up_train_options *options, const struct up_launch *launch)
+bool up_train_ends_saved(const struct up_train_options *options)
 {
-    return options->save && up_train_device(options) != UP_DEVICE_DRY && launch->processes == 1;
+    return options->save && up_train_device(options) != UP_DEVICE_DRY;
 }
 
 enum up_status up_train(const struct up_train_options *options, const struct up_launch *launch,
@@ -675,7 +675,7 @@ enum up_status up_train(const struct up_train_options *options, const struct up_
     struct run run = {.options = &own,
                       .launch = launch,
                       .stop = stop,
-                      .between = {up_train_ends_saved(options, launch) ? stop : NULL, -1},
+                      .between = {up_train_ends_saved(options) ? stop : NULL, -1},
                       .log = {.json_fd = -1}};
     if (options->output)
         UP_TRY(up_fail(err, UP_USAGE, "--output: expected beside upipe-train bench"));

@@ -13,8 +13,8 @@
 enum up_status up_train(const struct up_train_options *options, const struct up_launch *launch,
                         const char *command, volatile const int *stop, struct up_error *err);
 
-/* Whether a run that is told to end finishes its step and saves. Of several processes it does not:
- * they would have to agree on the step, and launchers give them seconds. */
-bool up_train_ends_saved(const struct up_train_options *options, const struct up_launch *launch);
+/* Whether a run that is told to end finishes its step and saves: in all its processes, whichever
+ * of them was told. */
+bool up_train_ends_saved(const struct up_train_options *options);
 
 #endif

@@ -138,7 +138,13 @@ enum up_status up_comm_rehearse(struct up_rank *rank, struct up_comm *comm, enum
 
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err)
 {
-    return comm->ops->barrier(comm, err);
+    bool any;
+    return comm->ops->agree(comm, false, &any, err);
+}
+
+enum up_status up_comm_agree(struct up_comm *comm, bool mine, bool *any, struct up_error *err)
+{
+    return comm->ops->agree(comm, mine, any, err);
 }
 
 void up_comm_abort(struct up_comm *comm, const char *reason)

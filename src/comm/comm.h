@@ -66,6 +66,8 @@ enum up_status up_comm_rehearse(struct up_rank *rank, struct up_comm *comm, enum
 
 /* On the host: returns when every rank has come here. UP_FAILED when the group has been aborted. */
 enum up_status up_comm_barrier(struct up_comm *comm, struct up_error *err);
+/* A barrier with a question: *any, the same for all, says whether one of them came with `mine`. */
+enum up_status up_comm_agree(struct up_comm *comm, bool mine, bool *any, struct up_error *err);
 
 /* The first reason given is kept. */
 void up_comm_abort(struct up_comm *comm, const char *reason);

@@ -26,7 +26,7 @@ struct up_collective_args {
 
 struct up_comm_ops {
     union up_call run; // args: struct up_collective_args; on the stream
-    enum up_status (*barrier)(struct up_comm *comm, struct up_error *err);
+    enum up_status (*agree)(struct up_comm *comm, bool mine, bool *any, struct up_error *err);
     void (*abort)(struct up_comm *comm, const char *reason);
     enum up_status (*check)(struct up_comm *comm, struct up_error *err);
     void (*destroy)(struct up_comm *comm);

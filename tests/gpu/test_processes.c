@@ -1,5 +1,5 @@
 /* Several processes, as torchrun starts them: the losses of one process that drives all GPUs, a
- * trace each, one save; and the end of all when one is killed. */
+ * trace each, one save; the end of all when one is killed, and with a save when one is told. */
 #include "tests/cli/program.h"
 #include "tests/gpu/need.h"
 
@@ -230,6 +230,30 @@ static void test_one_ends_all(void **state)
     check_end(0, SIGTERM, ": interrupted");
 }
 
+// One process is told to end: all finish the step that they are in, and save it together.
+static void test_one_told_saves_all(void **state)
+{
+    (void)state;
+    char path[128], save[128], says[256];
+    gpus_or_skip();
+    if (!has_gpus(2)) return;
+    const char *const words[] = {"--ranks", "2",      "--stack", "upipe",
+                                 "--steps", "100000", "--save",  path_of(save, "ended"),
+                                 NULL};
+    pid_t pid[2];
+    int port = next_port();
+    unlink(path_of(path, "out.0"));
+    for (int i = 0; i < 2; i++) pid[i] = start(i, 2, port, words);
+    await_step("step     3");
+    kill(pid[1], SIGTERM);
+    snprintf(says, sizeof says, "of 100000 steps are done and saved, --resume %s goes on", save);
+    for (int i = 0; i < 2; i++) assert_int_equal(end_of(pid[i], END_WITHIN_S), 1);
+    for (int i = 0; i < 2; i++)
+        if (!strstr(said(i), says)) fail_msg("process %d says: %s", i, said(i));
+    assert_int_equal(folder_count(save), 1);
+    folder_remove(save);
+}
+
 static int open_folder(void **state)
 {
     char path[128];
@@ -251,6 +275,7 @@ int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses),
-                                       cmocka_unit_test(test_one_ends_all)};
+                                       cmocka_unit_test(test_one_ends_all),
+                                       cmocka_unit_test(test_one_told_saves_all)};
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -92,9 +92,9 @@ static void run(const void *pointer, struct up_cuda *cuda)
     if (result) up_cuda_fail(cuda, "NCCL: %s", ncclGetErrorString(result));
 }
 
-static enum up_status barrier(struct up_comm *comm, struct up_error *err)
+static enum up_status agree(struct up_comm *comm, bool mine, bool *any, struct up_error *err)
 {
-    return up_comm_barrier(nccl_of(comm)->local, err);
+    return up_comm_agree(nccl_of(comm)->local, mine, any, err);
 }
 
 static void abort_group(struct up_comm *comm, const char *reason)
@@ -134,11 +134,8 @@ static void destroy(struct up_comm *comm)
     free(nccl);
 }
 
-static const struct up_comm_ops nccl_ops = {.run = {.cuda = run},
-                                            .barrier = barrier,
-                                            .abort = abort_group,
-                                            .check = check,
-                                            .destroy = destroy};
+static const struct up_comm_ops nccl_ops = {
+    .run = {.cuda = run}, .agree = agree, .abort = abort_group, .check = check, .destroy = destroy};
 
 // Takes `local`, in any case.
 static struct nccl_comm *wrap(struct up_comm *local, struct up_error *err)

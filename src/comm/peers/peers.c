@@ -58,8 +58,10 @@ static void abort_all(struct up_peers *peers, const char *reason, bool pass_on)
     pthread_cond_broadcast(&peers->turned);
 }
 
-static void release_group(struct up_peers *peers, struct up_peers_group *group)
+static void release_group(struct up_peers *peers, struct up_peers_group *group, bool any)
 {
+    group->any = any;
+    group->some = false;
     group->turn++;
     pthread_cond_broadcast(&peers->turned);
 }
@@ -68,19 +70,21 @@ static void release_group(struct up_peers *peers, struct up_peers_group *group)
 static void count_arrival(struct up_peers *peers, struct up_peers_group *group, int first, int last)
 {
     if (++group->processes_arrived <= last - first) return;
+    bool any = group->some;
     group->processes_arrived = 0;
-    for (int i = up_max(first, 1); i <= last; i++) say(peers, i, UP_PEERS_RELEASED, group, NULL);
-    if (first == 0) release_group(peers, group);
+    for (int i = up_max(first, 1); i <= last; i++)
+        say(peers, i, UP_PEERS_RELEASED, group, any ? UP_PEERS_YES : NULL);
+    release_group(peers, group, any);
 }
 
 static void arrive(struct up_peers *peers, struct up_peers_group *group)
 {
     if (group->first == group->last)
-        release_group(peers, group);
+        release_group(peers, group, group->some);
     else if (leads(peers))
         count_arrival(peers, group, group->first, group->last);
     else
-        say(peers, 0, UP_PEERS_ARRIVED, group, NULL);
+        say(peers, 0, UP_PEERS_ARRIVED, group, group->some ? UP_PEERS_YES : NULL);
 }
 
 /* --- The thread that listens -------------------------------------------------------------------
@@ -99,6 +103,11 @@ static void lose(struct up_peers *peers, int process)
     pthread_cond_broadcast(&peers->turned);
 }
 
+static bool says_yes(const struct up_peers_message *said)
+{
+    return !strcmp(said->text, UP_PEERS_YES);
+}
+
 // False for what makes no sense.
 static bool understand(struct up_peers *peers, int from, const struct up_peers_message *said)
 {
@@ -109,11 +118,12 @@ static bool understand(struct up_peers *peers, int from, const struct up_peers_m
         if (!group || !leads(peers) || said->first < 0 || said->first > from || said->last < from ||
             said->last >= peers->place.processes)
             return false;
+        group->some |= says_yes(said);
         count_arrival(peers, group, said->first, said->last);
         return true;
     case UP_PEERS_RELEASED:
         if (!group || leads(peers)) return false;
-        release_group(peers, group);
+        release_group(peers, group, says_yes(said));
         return true;
     case UP_PEERS_ABORT:
         abort_all(peers, said->text, leads(peers));
@@ -187,24 +197,27 @@ static enum up_status give_reason(struct up_peers *peers, struct up_error *err)
     return up_fail(err, UP_FAILED, "%s", peers->reason);
 }
 
-static enum up_status meet(struct up_peers *peers, struct up_peers_group *group,
-                           struct up_error *err)
+static enum up_status meet(struct up_peers *peers, struct up_peers_group *group, bool mine,
+                           bool *any, struct up_error *err)
 {
     pthread_mutex_lock(&peers->lock);
     uint64_t turn = group->turn;
+    group->some |= mine;
     if (!peers->aborted && ++group->arrived == group->local) {
         group->arrived = 0;
         arrive(peers, group);
     }
     while (group->turn == turn && !peers->aborted) pthread_cond_wait(&peers->turned, &peers->lock);
     bool met = group->turn != turn;
+    *any = group->any;
     pthread_mutex_unlock(&peers->lock);
     return met ? UP_OK : give_reason(peers, err);
 }
 
 enum up_status up_peers_meet(struct up_peers *peers, struct up_error *err)
 {
-    return meet(peers, &peers->group[0], err);
+    bool any;
+    return meet(peers, &peers->group[0], false, &any, err);
 }
 
 void up_peers_abort(struct up_peers *peers, const char *reason)
@@ -237,9 +250,9 @@ static struct peers_comm *comm_of(struct up_comm *comm)
     return (struct peers_comm *)comm;
 }
 
-static enum up_status barrier(struct up_comm *comm, struct up_error *err)
+static enum up_status agree(struct up_comm *comm, bool mine, bool *any, struct up_error *err)
 {
-    return meet(comm_of(comm)->peers, comm_of(comm)->group, err);
+    return meet(comm_of(comm)->peers, comm_of(comm)->group, mine, any, err);
 }
 
 static void abort_group(struct up_comm *comm, const char *reason)
@@ -258,7 +271,7 @@ static void destroy(struct up_comm *comm)
 }
 
 static const struct up_comm_ops peers_ops = {
-    .barrier = barrier, .abort = abort_group, .check = check, .destroy = destroy};
+    .agree = agree, .abort = abort_group, .check = check, .destroy = destroy};
 
 enum up_status up_peers_comms_create(struct up_peers *peers, int group, int first, int size,
                                      struct up_comm **comms, struct up_error *err)

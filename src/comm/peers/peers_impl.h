@@ -6,19 +6,22 @@
 
 #include <pthread.h>
 
-#define UP_PEERS_MAGIC 0x3273726565707075u // "uppeers2": its last byte is the version
+#define UP_PEERS_MAGIC 0x3373726565707075u // "uppeers3": its last byte is the version
 
 enum up_peers_kind {
     UP_PEERS_HELLO = 1, // to process 0: who I am; number, last = processes, text = hash, job
     UP_PEERS_REFUSED,   // back: what was wrong with that
     UP_PEERS_FULL,      // back: too many are at the door, come again
     UP_PEERS_START,     // back: all have come
-    UP_PEERS_ARRIVED,   // to process 0: my ranks of a group, which has processes first..last
-    UP_PEERS_RELEASED,  // back: so have the others'
+    UP_PEERS_ARRIVED,   // to process 0: my ranks of a group, which has processes first..last;
+                        // text = UP_PEERS_YES when one of them came with a yes, else ""
+    UP_PEERS_RELEASED,  // back: so have the others', text likewise of all of them
     UP_PEERS_ABORT,     // either way: the reason
     UP_PEERS_GOODBYE,   // either way
     UP_PEERS_KINDS
 };
+
+#define UP_PEERS_YES "yes"
 
 enum { UP_PEERS_TEXT = 488 };
 
@@ -47,6 +50,8 @@ struct up_peers_group {
     int first, last;    // processes
     uint64_t turn;      // how often all have met
     int processes_arrived;
+    bool some; // of those who have arrived, as far as this process knows, one came with a yes
+    bool any;  // so it was when all last met
 };
 
 struct up_peers {

@@ -13,6 +13,8 @@ struct group {
     pthread_cond_t turned;
     int size, arrived, users;
     uint64_t turn; // how often all have met
+    bool some;     // of those who have arrived, one came with a yes
+    bool any;      // so it was when all last met
     bool aborted;
     char reason[512];
     const struct up_collective_args *posted[]; // per rank, valid between the two meetings
@@ -28,34 +30,45 @@ static struct group *group_of(struct up_comm *comm)
     return ((struct threads_comm *)comm)->group;
 }
 
+static void arrive(struct group *group, bool mine)
+{
+    group->some |= mine;
+    if (++group->arrived < group->size) return;
+    group->any = group->some;
+    group->some = false;
+    group->arrived = 0;
+    group->turn++;
+    pthread_cond_broadcast(&group->turned);
+}
+
 // Waits for all. Where the group may be given up meanwhile (`unless_aborted`) false is for everyone
-// or, where all have met before that, for none.
-static bool wait_for_all(struct group *group, bool unless_aborted)
+// or, where all have met before that, for none. What they agreed on stays until all have come
+// again.
+static bool wait_for_all(struct group *group, bool unless_aborted, bool mine, bool *any)
 {
     pthread_mutex_lock(&group->lock);
     uint64_t turn = group->turn;
-    if (!(unless_aborted && group->aborted) && ++group->arrived == group->size) {
-        group->arrived = 0;
-        group->turn++;
-        pthread_cond_broadcast(&group->turned);
-    }
+    if (!(unless_aborted && group->aborted)) arrive(group, mine);
     while (group->turn == turn && !(unless_aborted && group->aborted))
         pthread_cond_wait(&group->turned, &group->lock);
     bool met = group->turn != turn;
+    *any = group->any;
     pthread_mutex_unlock(&group->lock);
     return met;
 }
 
 static bool meet(struct group *group)
 {
-    return wait_for_all(group, true);
+    bool any;
+    return wait_for_all(group, true, false, &any);
 }
 
 // Within a collective, which all ranks are in and end without waiting for anything else. An abort
 // does not call one away: the others still read its buffers.
 static void meet_within(struct group *group)
 {
-    wait_for_all(group, false);
+    bool any;
+    wait_for_all(group, false, false, &any);
 }
 
 /* --- The collectives' middles: from the others' posted args into mine
@@ -173,9 +186,9 @@ static enum up_status check(struct up_comm *comm, struct up_error *err)
     return aborted ? up_fail(err, UP_FAILED, "%s", group->reason) : UP_OK;
 }
 
-static enum up_status barrier(struct up_comm *comm, struct up_error *err)
+static enum up_status agree(struct up_comm *comm, bool mine, bool *any, struct up_error *err)
 {
-    return meet(group_of(comm)) ? UP_OK : check(comm, err);
+    return wait_for_all(group_of(comm), true, mine, any) ? UP_OK : check(comm, err);
 }
 
 static void destroy(struct up_comm *comm)
@@ -191,11 +204,8 @@ static void destroy(struct up_comm *comm)
     free(group);
 }
 
-static const struct up_comm_ops threads_ops = {.run = {.cpu = run},
-                                               .barrier = barrier,
-                                               .abort = abort_group,
-                                               .check = check,
-                                               .destroy = destroy};
+static const struct up_comm_ops threads_ops = {
+    .run = {.cpu = run}, .agree = agree, .abort = abort_group, .check = check, .destroy = destroy};
 
 enum up_status up_comm_threads_create(int size, struct up_comm **comms, struct up_error *err)
 {
