@@ -17,7 +17,7 @@ enum { MAX_WORDS = 48, PATH = 200 };
 struct words {
     const char *word[MAX_WORDS + 1];
     int count;
-    char text[4][512]; // what add_all splits
+    char text[4][LONG_PATH]; // what add_all splits
     int texts;
 };
 
@@ -38,7 +38,7 @@ static void add_all(struct words *words, const char *options)
 {
     assert_true(words->texts < UP_COUNT(words->text));
     char *text = words->text[words->texts++];
-    snprintf(text, sizeof words->text[0], "%s", options);
+    print_to(text, sizeof words->text[0], "%s", options);
     for (char *rest = text, *word; (word = strtok_r(rest, " ", &rest));) add(words, word);
 }
 
@@ -125,9 +125,9 @@ static void add_run(struct words *words, const struct pair *pair, const char *op
 // Ten steps at once, and five and five.
 static void run_pair(const struct pair *pair, const char *folder)
 {
-    char data[PATH], straight[PATH], log[2][PATH], saves[PATH], again[PATH];
+    char data[LONG_PATH], straight[PATH], log[2][PATH], saves[PATH], again[PATH];
     const char *model = strchr(pair->model, '/');
-    snprintf(data, sizeof data, "%.*s/tokens.i32", (int)strcspn(model, " "), model);
+    print_to(data, sizeof data, "%.*s/tokens.i32", (int)strcspn(model, " "), model);
     struct words once = {0}, first = {0}, second = {0};
 
     add_run(&once, pair, pair->before);
