@@ -121,20 +121,21 @@ out:
     return rc;
 }
 
-/* `traces`: a ring per rank, or NULL. */
-static inline void bench_open_with(struct bench *bench, const struct up_config *config,
-                                   const struct up_train_options *options,
-                                   struct up_trace *const *traces)
+/* A bench whose group is yet to be opened, */
+static inline void bench_prepare(struct bench *bench, const struct up_config *config,
+                                 const struct up_train_options *options)
 {
     struct up_error error = {0};
-    struct up_machine machine;
     memset(bench, 0, sizeof *bench);
     bench->config = *config;
     if (!bench->config.attn_layers) bench->config.attn_layers = config->model.layers;
     bench->options = *options;
     must(up_config_check(&bench->config, &error));
-    must(up_machine_find("generic", &machine, &error));
-    must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, NULL, &error));
+}
+
+/* and then its members. `traces`: a ring per rank, or NULL. */
+static inline void bench_seat(struct bench *bench, struct up_trace *const *traces)
+{
     bench->count = bench->group.count;
     assert_true(bench->count <= MAX_RANKS);
     for (int r = 0; r < bench->count; r++) {
@@ -142,6 +143,18 @@ static inline void bench_open_with(struct bench *bench, const struct up_config *
         bench->member[r].seat = &bench->group.seat[r];
     }
     bench_run(bench, bench_init_member, (void *)traces);
+}
+
+static inline void bench_open_with(struct bench *bench, const struct up_config *config,
+                                   const struct up_train_options *options,
+                                   struct up_trace *const *traces)
+{
+    struct up_error error = {0};
+    struct up_machine machine;
+    bench_prepare(bench, config, options);
+    must(up_machine_find("generic", &machine, &error));
+    must(up_group_open(&bench->group, &bench->options, &bench->config, &machine, NULL, &error));
+    bench_seat(bench, traces);
 }
 
 static inline void bench_open_traced(struct bench *bench, const struct up_config *config,
