@@ -23,6 +23,7 @@ struct one_gpu_comm {
     struct up_comm base;
     struct one_gpu_group *group;
     struct up_comm *local; // where the threads meet
+    cublasHandle_t blas;   // for sums; the device's own is the compute stream's
 };
 
 static inline struct one_gpu_comm *one_gpu_of(struct up_comm *comm)
@@ -59,8 +60,9 @@ static inline void one_gpu_sum(struct one_gpu_comm *comm, struct up_cuda *cuda,
 {
     const float one32 = 1;
     const double one64 = 1;
-    cublasHandle_t blas = up_cuda_blas(cuda);
+    cublasHandle_t blas = comm->blas;
     int count = (int)(last - first);
+    if (cublasSetStream(blas, up_cuda_stream(cuda))) up_cuda_fail(cuda, "a sum has no stream");
     for (int r = 0; r < comm->base.size; r++) {
         const void *theirs = comm->group->posted[r]->buffer;
         cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -155,6 +157,7 @@ static inline void one_gpu_destroy(struct up_comm *comm)
 {
     struct one_gpu_group *group = one_gpu_of(comm)->group;
     up_comm_destroy(one_gpu_of(comm)->local);
+    cublasDestroy(one_gpu_of(comm)->blas);
     free(comm);
     pthread_mutex_lock(&group->lock);
     bool last = --group->users == 0;
@@ -187,7 +190,8 @@ static inline void one_gpu_create(int size, struct up_comm **comms)
     for (int r = 0; r < size; r++) {
         struct one_gpu_comm *comm = calloc(1, sizeof *comm);
         assert_non_null(comm);
-        *comm = (struct one_gpu_comm){{&one_gpu_ops, size, r}, group, comms[r]};
+        *comm = (struct one_gpu_comm){{&one_gpu_ops, size, r}, group, comms[r], NULL};
+        assert_int_equal(cublasCreate(&comm->blas), 0);
         comms[r] = &comm->base;
         cudaEvent_t *event[] = {&group->filled[r], &group->summed[r], &group->read[r]};
         for (int i = 0; i < UP_COUNT(event); i++)
