@@ -4,12 +4,16 @@
  * A rank's address range is reserved whole and backed by physical memory as the arenas grow, at the
  * latest (and for good) when the plan of the step is known; under a tool that checks accesses it is
  * one allocation from the start. Host memory is touched by several
- * threads and then registered in one piece, which is far faster than cudaHostAlloc.
+ * threads on the GPU's node and then registered in one piece, which is far faster than
+ * cudaHostAlloc.
  *
  * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are
  * only recorded where somebody waits. Nothing here waits for the whole device. */
+#define _GNU_SOURCE // touch.h
 #include "device/cuda/cuda_impl.h"
+#include "device/touch.h"
 
+#include <ctype.h>
 #include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, TOUCH_THREADS = 16, MIN_CAPABILITY = 80 };
+enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, MIN_CAPABILITY = 80 };
 // Of a context with upipe's kernels in it (measured on an H200 with CUDA 13.0).
 enum { USUAL_CONTEXT = 541 << 20 };
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
@@ -275,36 +279,17 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
     return UP_OK;
 }
 
-struct touch {
-    char *from;
-    size_t bytes;
-};
-
-static void *touch_pages(void *argument)
+// Where Linux lists the processors that are the GPU's neighbours; false where that is not known.
+static bool neighbours_of(const struct cuda_device *cuda, char *path, size_t size)
 {
-    const struct touch *touch = argument;
-    long page = sysconf(_SC_PAGESIZE);
-    for (size_t at = 0; at < touch->bytes; at += (size_t)page)
-        ((volatile char *)touch->from)[at] += 0;
-    return NULL;
-}
-
-// Pages appear where they are first touched; many threads touch faster than one.
-static void touch_range(char *from, size_t bytes)
-{
-    pthread_t thread[TOUCH_THREADS];
-    struct touch touch[TOUCH_THREADS];
-    bool started[TOUCH_THREADS];
-    size_t part = (bytes / TOUCH_THREADS + 4095) / 4096 * 4096;
-    for (int i = 0; i < TOUCH_THREADS; i++) {
-        size_t first = (size_t)i * part < bytes ? (size_t)i * part : bytes;
-        size_t last = first + part < bytes ? first + part : bytes;
-        touch[i] = (struct touch){from + first, last - first};
-        started[i] = !pthread_create(&thread[i], NULL, touch_pages, &touch[i]);
-        if (!started[i]) touch_pages(&touch[i]);
+    char bus[32];
+    if (cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->index)) {
+        cudaGetLastError(); // no launch's
+        return false;
     }
-    for (int i = 0; i < TOUCH_THREADS; i++)
-        if (started[i]) pthread_join(thread[i], NULL);
+    for (char *at = bus; *at; at++) *at = (char)tolower(*at);
+    snprintf(path, size, "/sys/bus/pci/devices/%s/local_cpulist", bus);
+    return true;
 }
 
 // One registration of the whole: no tensor straddles two.
@@ -312,8 +297,9 @@ static enum up_status register_host(struct cuda_device *cuda, void *base, int64_
                                     struct up_error *err)
 {
     if (!bytes) return UP_OK;
+    char near[96];
     size_t size = (size_t)(bytes + 4095) / 4096 * 4096;
-    touch_range(base, size);
+    up_touch(base, size, neighbours_of(cuda, near, sizeof near) ? near : NULL);
     cudaError_t status =
         cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (status == cudaErrorMemoryAllocation) {
