@@ -2,7 +2,7 @@
  * GPUs and on every rung of the ladder, and the event list against the dry device's; where there
  * are fewer than 4, with 4 ranks on one of them. With several ranks, where a group takes half a
  * second to start, the fixtures share the rungs out among them, and "attn" alone has every fixture;
- * UP_TEST_ALL=1 takes all. */
+ * UP_TEST_ALL=1 takes all, and 8 ranks. */
 #include "tests/trainer/fixture.h"
 
 #include "tests/gpu/need.h"
@@ -107,10 +107,15 @@ static void check_dry(const struct up_config *config, const struct errors *cuda)
     bench_close(&bench);
 }
 
-static bool takes(int ranks, int fixture, int rung)
+static bool takes_all(void)
 {
     const char *all = getenv("UP_TEST_ALL");
-    if (ranks == 1 || rung == ATTN || (all && *all)) return true;
+    return all && *all;
+}
+
+static bool takes(int ranks, int fixture, int rung)
+{
+    if (ranks == 1 || rung == ATTN || takes_all()) return true;
     return rung % UP_COUNT(fixture_names) == fixture;
 }
 
@@ -138,11 +143,10 @@ static void check_ranks(int ranks, int gpus)
             if (config.model.heads % config.cp || !takes(ranks, i, rung)) continue;
             check_config(&fixture, &config, gpus, rung_names[rung], &none);
         }
-        if (ranks == 4) { // two replicas of two
-            struct up_config config = rung_config(&fixture, ATTN, 2);
-            config.dp = 2;
-            check_config(&fixture, &config, gpus, rung_names[ATTN], &none);
-        }
+        struct up_config replicas = rung_config(&fixture, ATTN, ranks / 2);
+        replicas.dp = 2;
+        if (ranks >= 4 && replicas.model.heads % replicas.cp == 0)
+            check_config(&fixture, &replicas, gpus, rung_names[ATTN], &none);
         fixture_close(&fixture);
     }
 }
@@ -153,6 +157,7 @@ static void test_rungs(void **state)
     for (int ranks = 1; ranks <= 2; ranks *= 2)
         if (has_gpus(ranks)) check_ranks(ranks, ranks);
     check_ranks(4, has_gpus(4) ? 4 : 1);
+    if (takes_all()) check_ranks(8, has_gpus(8) ? 8 : 1);
 }
 
 /* --- A longer run
