@@ -143,10 +143,11 @@ static void check_ranks(int ranks, int gpus)
             if (config.model.heads % config.cp || !takes(ranks, i, rung)) continue;
             check_config(&fixture, &config, gpus, rung_names[rung], &none);
         }
-        struct up_config replicas = rung_config(&fixture, ATTN, ranks / 2);
-        replicas.dp = 2;
-        if (ranks >= 4 && replicas.model.heads % replicas.cp == 0)
+        if (ranks >= 4 && fixture.model.heads % (ranks / 2) == 0) {
+            struct up_config replicas = rung_config(&fixture, ATTN, ranks / 2);
+            replicas.dp = 2;
             check_config(&fixture, &replicas, gpus, rung_names[ATTN], &none);
+        }
         fixture_close(&fixture);
     }
 }
