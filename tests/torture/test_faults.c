@@ -8,9 +8,9 @@
  * and afterwards the trace opens and passes SQLite's check, or is absent, nothing half-written lies
  * about, and (in the sanitized build) nothing has leaked.
  *
- * By default a call is chosen where it is the first or last from its place in the code, and some
- * between, and fails alone or with what follows, in turn; UP_TEST_ALL=1 takes every call both ways,
- * UP_TEST_SHORT=1 fewer. A failure names the place for addr2line. */
+ * Calls are chosen that are the first or last from their place in the code, and some between; by
+ * default every second of them fails, alone or with what follows, in turn. UP_TEST_ALL=1 takes
+ * every call both ways, UP_TEST_SHORT=1 fewer. A failure names the place for addr2line. */
 #include "tests/torture/faults.h"
 
 #include "report/report.h"
@@ -24,7 +24,8 @@ enum {
     DEADLINE_S = 120,
     SITES_MAX = 4096,
     TEXT_MAX = 1 << 16,
-    SHARE = 6, // one in so many of the chosen calls, where time is short
+    SHARE = 2,       // one in so many of the chosen calls,
+    SHORT_SHARE = 6, // and where time is short
 };
 
 /* What is run: a command line, or a command of the report on the database of the run before. */
@@ -366,13 +367,14 @@ static void torture(const struct form *form, enum fault_kind kind)
     if (whole.status != 0) fail_msg("%s fails with no fault at all: %s", form->name, whole.err);
     assert_true(form->command || (whole.complete && *whole.losses));
     int64_t calls = faults->calls, met = 0, taken = 0;
+    int64_t share = takes_all() ? 1 : takes_few() ? SHORT_SHARE : SHARE;
     if (!calls && form->command == &up_command_whatis) return; // no database is read
     assert_true(calls > 0 && calls <= FAULT_CALLS_MAX);
     bool *chosen = calloc((size_t)calls, sizeof *chosen);
     choose(kind, faults->site, calls, chosen);
     for (int64_t call = 1; call <= calls; call++) {
-        // Where time is short each run leaves out others.
-        if (!chosen[call - 1] || (takes_few() && met++ % SHARE != (form - forms) % SHARE)) continue;
+        // Each form leaves out others.
+        if (!chosen[call - 1] || met++ % share != (form - forms) % share) continue;
         bool alone = taken++ % 2; // one way or the other, unless all is asked for
         fail_call(form, kind, call, alone, &whole);
         if (takes_all()) fail_call(form, kind, call, !alone, &whole);
