@@ -2,6 +2,8 @@
  * report/cmd_<name>.c and put it on the list here and in report.h. */
 #include "report/report.h"
 
+#include "base/version.h"
+
 #include <langinfo.h>
 #include <locale.h>
 #include <stdio.h>
@@ -97,6 +99,8 @@ int main(int argc, char **argv)
                             &error));
     if (arguments.help)
         print_help(command, !named);
+    else if (arguments.version)
+        printf("upipe-report %s\n", up_version);
     else
         UP_TRY(run_command(command, options, &arguments, &error));
 out:

@@ -1,4 +1,5 @@
 /* upipe-train: parse, open, run, close. */
+#include "base/version.h"
 #include "trainer/bench.h"
 #include "trainer/blas.h"
 #include "trainer/launch.h"
@@ -103,6 +104,10 @@ int main(int argc, char **argv)
         up_train_options_parse(&options, argc - bench, argv + bench, &arguments, &error);
     if (!rc && arguments.help) {
         usage(stdout);
+        return 0;
+    }
+    if (!rc && arguments.version) {
+        printf("upipe-train %s (%s)\n", up_version, UPIPE_CUDA ? "with CUDA" : "without CUDA");
         return 0;
     }
     if (!rc) rc = up_launch_find(up_launch_getenv, NULL, &launch, &error);

@@ -242,7 +242,7 @@ enum up_status up_options_parse(const struct up_option *table, void *target, int
     enum up_status rc = UP_OK;
     bool options_ended = false;
     arguments->positional_count = 0;
-    arguments->help = false;
+    arguments->help = arguments->version = false;
     for (const struct up_option *option = table; option->name; option++)
         if (option->fallback) UP_ASSERT(!up_option_set(option, option->fallback, target, NULL));
 
@@ -259,6 +259,10 @@ enum up_status up_options_parse(const struct up_option *table, void *target, int
         }
         if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             arguments->help = true;
+            continue;
+        }
+        if (!strcmp(word, "--version")) {
+            arguments->version = true;
             continue;
         }
         UP_TRY(find_word(table, word, &option, &value, err));

@@ -58,12 +58,12 @@ struct up_option {
                             // "off"; NULL: none
 };
 
-/* What was on the command line besides options, and --help. */
+/* What was on the command line besides options: words, --help and --version. */
 enum { UP_POSITIONAL_MAX = 4096 };
 struct up_arguments {
     const char *positional[UP_POSITIONAL_MAX];
     int positional_count;
-    bool help;
+    bool help, version;
 };
 
 /* Sets the fallbacks, then reads argv[1..argc-1]. UP_USAGE with the option's name and what was

@@ -3,6 +3,7 @@
  * leave its WAL under the old name). */
 #define _GNU_SOURCE // asprintf
 #include "store/store_impl.h"
+#include "base/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +62,7 @@ static int insert_meta(sqlite3 *db, const struct up_store_meta *meta, int count)
         snprintf(version, sizeof version, "%d", UP_STORE_VERSION);
         code = insert_pair(statement, "schema_version", version);
     }
+    if (code == SQLITE_DONE) code = insert_pair(statement, "upipe_version", up_version);
     for (int i = 0; i < count && code == SQLITE_DONE; i++)
         code = insert_pair(statement, meta[i].key, meta[i].value);
     sqlite3_finalize(statement);

@@ -278,6 +278,18 @@ static void test_help(void **state)
     assert_non_null(strstr(program.out, "[0.1]"));
 }
 
+static void test_version(void **state)
+{
+    (void)state;
+    program_run(&program, "upipe-train", "--version");
+    assert_int_equal(program.status, 0);
+    assert_string_equal(program.out, UPIPE_CUDA ? "upipe-train 0.1 (with CUDA)\n"
+                                                : "upipe-train 0.1 (without CUDA)\n");
+    program_run(&program, "upipe-report", "--version");
+    assert_int_equal(program.status, 0);
+    assert_string_equal(program.out, "upipe-report 0.1\n");
+}
+
 // A second run replaces the first one's trace; the report reads it.
 static void test_trace_and_report(void **state)
 {
@@ -369,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_nothing_counts),
         cmocka_unit_test(test_diverged),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_version),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),
     };

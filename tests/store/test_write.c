@@ -273,7 +273,7 @@ static void everything_else(void **state)
                  "\"category\":\"attention\",\"layer\":12,\"phase\":\"backward\",\"step\":2,"
                  "\"seq\":41,\"ns\":5000,\"bytes\":10,\"live_bytes\":95,\"limit_bytes\":100,"
                  "\"free_bytes\":5,\"largest_free_bytes\":4}\n"
-                 "outcome|b\nschema_version|1");
+                 "outcome|b\nschema_version|1\nupipe_version|0.1");
     assert_query(db, "SELECT * FROM usage", "0|10|-|4096\n0|5000|123|-");
     assert_query(db, "SELECT rank, ns, kind, text FROM diagnostic",
                  "-|-|disk|it's full\n"

@@ -1,0 +1,3 @@
+#include "base/version.h"
+
+const char up_version[] = UPIPE_VERSION;
