@@ -184,13 +184,26 @@ out:
     return rc;
 }
 
+// Attention at the head_dims that the run does not have.
+static bool is_by_twin(const struct calibration *c, int figure)
+{
+    enum up_machine_figure twin = up_figure_twin((enum up_machine_figure)figure);
+    return !c->learnt[figure] && twin < UP_FIGURE_COUNT && c->learnt[twin];
+}
+
 static void take_rest_from_base(struct calibration *c)
 {
     char text[512];
     for (int i = 0; i < UP_FIGURE_COUNT; i++) {
+        enum up_machine_figure figure = (enum up_machine_figure)i, twin = up_figure_twin(figure);
         if (c->learnt[i]) continue;
         snprintf(text, sizeof text, "taken from %s: %s does not tell", c->base.name, c->run.path);
-        set_source(c, (enum up_machine_figure)i, text);
+        if (is_by_twin(c, i)) {
+            c->machine.of[i] = up_figure_by_twin(&c->base, figure, c->machine.of[twin]);
+            snprintf(text, sizeof text, "from %s, in the ratio of %s: %s does not tell",
+                     up_figure_name(twin), c->base.name, c->run.path);
+        }
+        set_source(c, figure, text);
     }
 }
 
@@ -242,7 +255,8 @@ static void emit_value(struct up_emitter *emitter, enum up_machine_figure figure
     else if (up_figure_is_whole(figure))
         up_text_bytes(text, (int64_t)value);
     else
-        rate_text(text, sizeof text, value, figure <= UP_FIGURE_ATTENTION_BACKWARD ? "FLOP" : "B");
+        rate_text(text, sizeof text, value,
+                  figure <= UP_FIGURE_ATTENTION_BACKWARD_64 ? "FLOP" : "B");
     up_emit_real(emitter, "value", NULL, value);
     up_emit_cell(emitter, "value", text);
 }
@@ -257,6 +271,8 @@ static void emit_source(struct up_emitter *emitter, const struct calibration *c,
     if (c->rates.of[figure].samples)
         snprintf(text, sizeof text, "%s, %lld step%s", statistic(figure), (long long)c->timed.steps,
                  c->timed.steps == 1 ? "" : "s");
+    else if (is_by_twin(c, figure))
+        snprintf(text, sizeof text, "other head_dims', in the ratio of %s", c->base.name);
     else if (!c->learnt[figure])
         snprintf(text, sizeof text, "of %s: the run does not tell", c->base.name);
     up_emit_text(emitter, "source", NULL, c->sources.text[figure]);

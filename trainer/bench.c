@@ -375,6 +375,13 @@ static double tell_rate(const char *what, double bytes, double seconds)
     return rate;
 }
 
+// Of the model's head_dim.
+static double *attention_figure(const struct bench *bench, struct up_figures *figures,
+                                enum up_machine_figure figure)
+{
+    return &figures->of[up_figure_of_head_dim(figure, bench->config.model.head_dim)];
+}
+
 static void tell(const struct bench *bench, struct up_figures *figures)
 {
     const struct member *first = &bench->members[0];
@@ -384,8 +391,10 @@ static void tell(const struct bench *bench, struct up_figures *figures)
     figures->of[UP_FIGURE_DEVICE_BYTES] = (double)device->capacity[UP_SPACE_DEVICE];
     figures->of[UP_FIGURE_HOST_BYTES] = (double)device->capacity[UP_SPACE_HOST];
     figures->of[UP_FIGURE_MATMUL] = tell_calls(bench, UP_COST_MATMUL);
-    figures->of[UP_FIGURE_ATTENTION_FORWARD] = tell_calls(bench, UP_COST_ATTENTION_FORWARD);
-    figures->of[UP_FIGURE_ATTENTION_BACKWARD] = tell_calls(bench, UP_COST_ATTENTION_BACKWARD);
+    *attention_figure(bench, figures, UP_FIGURE_ATTENTION_FORWARD) =
+        tell_calls(bench, UP_COST_ATTENTION_FORWARD);
+    *attention_figure(bench, figures, UP_FIGURE_ATTENTION_BACKWARD) =
+        tell_calls(bench, UP_COST_ATTENTION_BACKWARD);
     figures->of[UP_FIGURE_MEMORY] =
         tell_rate("memory, read and written", 1.5 * bytes, SLOWEST(bench, memory_s));
     figures->of[UP_FIGURE_TO_HOST] =
@@ -407,23 +416,37 @@ static void tell(const struct bench *bench, struct up_figures *figures)
     printf("%-54s %34.1f us\n", "launch", figures->of[UP_FIGURE_LAUNCH] * 1e6);
 }
 
-// Where each figure is from; what was not measured is that of `known`.
-static void name_sources(const struct bench *bench, struct up_figures *figures,
-                         const struct up_figures *known, struct up_figure_sources *sources)
+static void say_measured(const struct bench *bench, char *text, size_t size)
 {
     char seq[UP_UNITS_TEXT];
-    up_format_count(seq, bench->config.seq);
+    snprintf(text, size,
+             "measured by upipe-train bench at the shapes of %s%s, head_dim %lld, %s tokens, %d "
+             "rank%s",
+             bench->config.model.name, bench->options->deterministic ? ", deterministic" : "",
+             (long long)bench->config.model.head_dim, up_format_count(seq, bench->config.seq),
+             bench->group.count, bench->group.count > 1 ? "s" : "");
+}
+
+// Where each figure is from. What was not measured is that of `known`, and attention at other
+// head_dims in its ratio there.
+static void complete(const struct bench *bench, struct up_figures *figures,
+                     const struct up_figures *known, struct up_figure_sources *sources)
+{
+    const struct up_figures measured = *figures;
     for (int i = 0; i < UP_FIGURE_COUNT; i++) {
-        bool measured = figures->of[i] > 0;
-        if (measured)
-            snprintf(sources->text[i], sizeof sources->text[i],
-                     "measured by upipe-train bench at the shapes of %s, %s tokens, %d rank%s",
-                     bench->config.model.name, seq, bench->group.count,
-                     bench->group.count > 1 ? "s" : "");
-        else
-            snprintf(sources->text[i], sizeof sources->text[i], "not measured: that of %s",
+        enum up_machine_figure figure = (enum up_machine_figure)i, twin = up_figure_twin(figure);
+        char *text = sources->text[i];
+        size_t size = sizeof sources->text[i];
+        if (measured.of[i] > 0) {
+            say_measured(bench, text, size);
+        } else if (twin < UP_FIGURE_COUNT && measured.of[twin] > 0) {
+            figures->of[i] = up_figure_by_twin(known, figure, measured.of[twin]);
+            snprintf(text, size, "not measured: from %s, in the ratio of %s", up_figure_name(twin),
                      known->name);
-        if (!measured) figures->of[i] = known->of[i];
+        } else {
+            figures->of[i] = known->of[i];
+            snprintf(text, size, "not measured: that of %s", known->name);
+        }
     }
 }
 
@@ -440,7 +463,7 @@ static enum up_status write_machine(const struct bench *bench, struct up_figures
     UP_TRY(up_machine_find("generic", &machine, err));
     UP_TRY(up_machine_of_device(device, &machine, err));
     up_machine_figures(&machine, &known);
-    name_sources(bench, figures, &known, sources);
+    complete(bench, figures, &known, sources);
     snprintf(figures->name, sizeof figures->name, "%.63s", device);
     UP_TRY(up_figures_write("--output", path, figures, "", sources, err));
     printf("written: %s (upipe-train --device dry --machine %s)\n", path, path);

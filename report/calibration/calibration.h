@@ -16,6 +16,7 @@ struct up_timed {
 struct up_timed_list {
     struct up_timed *items;
     int64_t count, capacity;
+    int64_t head_dim; // of its attention; 0: not known
 };
 
 /* A rate is the mean over the work of its sort that was bound by it, of copies and collectives the

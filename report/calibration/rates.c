@@ -69,6 +69,7 @@ struct vote {
 struct lesson {
     const struct alike *alike;
     int64_t count;
+    int64_t head_dim;   // of attention
     struct vote *votes; // room for one of each
     int64_t voted;
     double launch_s;
@@ -170,6 +171,15 @@ static struct up_rate bytes_rate(struct lesson *lesson, int sort)
 static bool bound_by_memory(const struct lesson *lesson, const struct alike *alike, double memory)
 {
     return fabs(work_s(lesson, alike) / (alike->bytes / memory) - 1) <= 0.05;
+}
+
+// Whose operations' rate it is, of the first three classes.
+static enum up_machine_figure flops_figure(const struct lesson *lesson, int sort)
+{
+    if (sort == UP_COST_MATMUL) return UP_FIGURE_MATMUL;
+    return up_figure_of_head_dim(sort == UP_COST_ATTENTION_FORWARD ? UP_FIGURE_ATTENTION_FORWARD
+                                                                   : UP_FIGURE_ATTENTION_BACKWARD,
+                                 lesson->head_dim);
 }
 
 static struct up_rate attention_rate(struct lesson *lesson, int sort, double memory)
@@ -286,15 +296,12 @@ static double pace_of(int sort, const struct up_rates *rates)
 }
 
 // What its rates say that the work of a kernel takes; NaN where they are not known.
-static double forecast_s(const struct alike *alike, const struct up_rates *rates)
+static double forecast_s(const struct lesson *lesson, const struct alike *alike,
+                         const struct up_rates *rates)
 {
-    static const enum up_machine_figure flops_of[] = {
-        [UP_COST_MATMUL] = UP_FIGURE_MATMUL,
-        [UP_COST_ATTENTION_FORWARD] = UP_FIGURE_ATTENTION_FORWARD,
-        [UP_COST_ATTENTION_BACKWARD] = UP_FIGURE_ATTENTION_BACKWARD};
     double seconds = alike->bytes / pace_of(alike->sort, rates);
     if (alike->sort < UP_COST_POINTWISE)
-        seconds = fmax(seconds, alike->flops / rates->of[flops_of[alike->sort]].value);
+        seconds = fmax(seconds, alike->flops / rates->of[flops_figure(lesson, alike->sort)].value);
     return seconds;
 }
 
@@ -308,7 +315,7 @@ static struct up_rate launch_time(struct lesson *lesson, const struct up_rates *
     for (int64_t i = 0; i < lesson->count; i++) {
         const struct alike *alike = &lesson->alike[i];
         if (!is_kernel(alike->sort)) continue;
-        double work = forecast_s(alike, rates);
+        double work = forecast_s(lesson, alike, rates);
         if (work < shortest_s / 2) vote(lesson, alike->seconds - work, 1, alike->count);
     }
     if (!lesson->voted) return (struct up_rate){NAN, 0};
@@ -335,10 +342,8 @@ static void learn_rates(struct lesson *lesson, struct products *products, struct
     for (int i = 0; i < UP_COUNT(paces); i++)
         rates->of[paces[i].figure] = bytes_rate(lesson, paces[i].sort);
     double memory = rates->of[UP_FIGURE_MEMORY].value;
-    rates->of[UP_FIGURE_ATTENTION_FORWARD] =
-        attention_rate(lesson, UP_COST_ATTENTION_FORWARD, memory);
-    rates->of[UP_FIGURE_ATTENTION_BACKWARD] =
-        attention_rate(lesson, UP_COST_ATTENTION_BACKWARD, memory);
+    for (int sort = UP_COST_ATTENTION_FORWARD; sort <= UP_COST_ATTENTION_BACKWARD; sort++)
+        rates->of[flops_figure(lesson, sort)] = attention_rate(lesson, sort, memory);
     learn_products(lesson, products, rates);
 }
 
@@ -365,7 +370,8 @@ enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates
     enum up_status rc = UP_OK;
     size_t room = (size_t)list->count + 1;
     struct alike *alike = calloc(room, sizeof *alike);
-    struct lesson lesson = {.alike = alike, .votes = calloc(room, sizeof *lesson.votes)};
+    struct lesson lesson = {
+        .alike = alike, .head_dim = list->head_dim, .votes = calloc(room, sizeof *lesson.votes)};
     struct products products = {.items = calloc(room, sizeof *products.items)};
     if (!alike || !lesson.votes || !products.items) UP_TRY(up_no_memory(err));
     lesson.count = gather_alike(list, alike);

@@ -127,6 +127,7 @@ static enum up_status read_kernels(const struct up_run *run, const struct stretc
         double seconds = up_query_real(&query, 2), flops = up_query_real(&query, 3);
         const struct up_cost *cost = cost_of(rerun, n, isfinite(flops) ? flops : 0, name);
         *matched &= cost != NULL;
+        if (cost && cost->head_dim) list->head_dim = cost->head_dim;
         if (!(seconds > 0)) continue;
         UP_TRY(add(list,
                    (struct up_timed){.sort = cost ? cost->class : class_of_name(name),
@@ -203,8 +204,9 @@ out:
     return rc;
 }
 
-static void forget_bytes(struct up_timed_list *list)
+static void forget_rerun(struct up_timed_list *list)
 {
+    list->head_dim = 0;
     for (int64_t i = 0; i < list->count; i++) list->items[i].bytes = NAN;
 }
 
@@ -221,7 +223,7 @@ enum up_status up_timed_read(const struct up_run *run, struct up_timed_run *time
     timed->steps = stretch.count;
     UP_TRY(run_again(run, &stretch, &rerun, timed, err));
     UP_TRY(read_kernels(run, &stretch, &rerun, &timed->list, &timed->bytes_known, err));
-    if (!timed->bytes_known) forget_bytes(&timed->list);
+    if (!timed->bytes_known) forget_rerun(&timed->list);
     if (!timed->bytes_known && !*timed->why)
         snprintf(timed->why, sizeof timed->why,
                  "%s: its kernels are not those of its configuration's step", run->path);

@@ -48,14 +48,26 @@ extern const char *const up_cost_class_names[UP_COST_CLASS_COUNT];
 struct up_cost {
     enum up_cost_class class;
     double flops;
-    double bytes; // read and written
+    double bytes;     // read and written
+    int64_t head_dim; // of attention
 };
+
+/* Attention of head_dims up to this one has rates of its own: with fewer operations a score its
+ * exponentials weigh more (H200, cuDNN 9.19, upipe-train bench: head_dim 128 at 572 TFLOP/s forward
+ * and 516 backward, 64 at 392 and 429; BENCHMARKS.md). The step between the two is where nothing
+ * was measured: a head_dim of 96 goes by the rates of 128. */
+enum { UP_NARROW_HEAD_DIM = 64 };
+static inline bool up_head_is_narrow(int64_t head_dim)
+{
+    return head_dim > 0 && head_dim <= UP_NARROW_HEAD_DIM;
+}
 
 /* What a machine can do. 0 means unknown for capacities. Read from trainer/machines/NAME.json. */
 struct up_machine {
     char name[64];
     int64_t device_bytes, host_bytes;                  // per device; per node
     double flops[UP_COST_CLASS_COUNT];                 // FLOP/s of the first three
+    double narrow_flops[UP_COST_CLASS_COUNT];          // of attention, narrow heads; 0: flops'
     double memory_bytes_per_s;                         // device memory
     double pace[UP_COST_CLASS_COUNT];                  // bytes/s of a class; 0: memory's
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once

@@ -102,6 +102,7 @@ struct up_cost up_cost_attention_forward(const struct up_attention_forward_args 
         .class = UP_COST_ATTENTION_FORWARD,
         .flops = forward_flops(s),
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
+        .head_dim = s->head_dim,
     };
 }
 
@@ -115,6 +116,7 @@ struct up_cost up_cost_attention_backward(const struct up_attention_backward_arg
         .class = UP_COST_ATTENTION_BACKWARD,
         .flops = 2.5 * forward_flops(s),
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
+        .head_dim = s->head_dim,
     };
 }
 

@@ -5,6 +5,22 @@
 
 static struct program program;
 
+static void expect_other_head_dims(const json_t *root, const char *name)
+{
+    char narrow_name[64], wide_name[64];
+    snprintf(narrow_name, sizeof narrow_name, "%s_64_flops_per_s", name);
+    snprintf(wide_name, sizeof wide_name, "%s_flops_per_s", name);
+    const json_t *narrow = json_object_get(root, narrow_name);
+    const json_t *wide = json_object_get(root, wide_name);
+    assert_non_null(strstr(json_string_value(json_object_get(narrow, "source")), "head_dim 16"));
+    const char *source = json_string_value(json_object_get(wide, "source"));
+    assert_int_equal(strncmp(source, "not measured: from ", 19), 0);
+    assert_non_null(strstr(source, narrow_name));
+    double of_narrow = json_number_value(json_object_get(narrow, "value"));
+    double of_wide = json_number_value(json_object_get(wide, "value"));
+    assert_true(of_wide > 0.999 * of_narrow && of_wide < 1.001 * of_narrow);
+}
+
 // Every figure is there, positive and measured, and a dry run on that machine takes some time.
 static void test_machine_file(void **state)
 {
@@ -12,8 +28,8 @@ static void test_machine_file(void **state)
     static const char *const figures[] = {"device_bytes",
                                           "host_bytes",
                                           "matmul_flops_per_s",
-                                          "attention_forward_flops_per_s",
-                                          "attention_backward_flops_per_s",
+                                          "attention_forward_64_flops_per_s",
+                                          "attention_backward_64_flops_per_s",
                                           "memory_bytes_per_s",
                                           "to_host_bytes_per_s",
                                           "from_host_bytes_per_s",
@@ -35,10 +51,31 @@ static void test_machine_file(void **state)
         assert_non_null(
             strstr(json_string_value(json_object_get(figure, "source")), "measured by"));
     }
+    // Nothing is known of a processor: one rate of attention serves all head_dims.
+    expect_other_head_dims(root, "attention_forward");
+    expect_other_head_dims(root, "attention_backward");
     json_decref(root);
     program_run(&program, "upipe-train", "--device", "dry", "--machine", machine, "--seq", "64",
                 "--steps", "1");
     assert_int_equal(program.status, 0);
+    folder_remove(folder);
+}
+
+// Of a model with larger heads: the figures of all head_dims, which narrow ones then go by, too.
+static void test_large_heads(void **state)
+{
+    (void)state;
+    char folder[32], machine[64];
+    folder_make(folder);
+    snprintf(machine, sizeof machine, "%s/machine.json", folder);
+    program_run(&program, "upipe-train", "bench", "--model", "qwen3-0.6b", "--layers", "1", "--seq",
+                "64", "--tile-loss", "1", "--output", machine);
+    assert_int_equal(program.status, 0);
+    json_t *root = json_load_file(machine, 0, NULL);
+    const json_t *figure = json_object_get(root, "attention_forward_flops_per_s");
+    assert_non_null(strstr(json_string_value(json_object_get(figure, "source")), "head_dim 128"));
+    assert_null(json_object_get(root, "attention_forward_64_flops_per_s"));
+    json_decref(root);
     folder_remove(folder);
 }
 
@@ -94,7 +131,8 @@ static void test_signal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machine_file), cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_signal)};
+        cmocka_unit_test(test_machine_file), cmocka_unit_test(test_large_heads),
+        cmocka_unit_test(test_alone), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_signal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,38 @@ static void test_rates(void **state)
     up_device_destroy(device);
 }
 
+// Narrow heads go at their own rate where the machine has one; what is no attention never does.
+static void test_head_dims(void **state)
+{
+    (void)state;
+    static const struct {
+        double narrow;
+        enum up_cost_class class;
+        int64_t head_dim;
+        double seconds;
+    } rows[] = {{5e11, UP_COST_ATTENTION_FORWARD, 128, 1}, {5e11, UP_COST_ATTENTION_FORWARD, 96, 1},
+                {5e11, UP_COST_ATTENTION_FORWARD, 64, 2},  {5e11, UP_COST_ATTENTION_FORWARD, 16, 2},
+                {5e11, UP_COST_ATTENTION_BACKWARD, 64, 4}, {5e11, UP_COST_MATMUL, 0, 1},
+                {0, UP_COST_ATTENTION_FORWARD, 64, 1},     {0, UP_COST_ATTENTION_BACKWARD, 64, 4}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct up_error error = {0};
+        const struct up_machine machine = {
+            .name = "test",
+            .flops = {1e12, 1e12, 2.5e11},
+            .narrow_flops = {[UP_COST_ATTENTION_FORWARD] = rows[i].narrow},
+            .memory_bytes_per_s = 1e12};
+        const struct up_cost cost = {
+            .class = rows[i].class, .flops = 1e12, .head_dim = rows[i].head_dim};
+        struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
+        assert_non_null(device);
+        struct up_interval ran =
+            device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost);
+        if (ran.end_ns != (int64_t)(rows[i].seconds * 1e9))
+            fail_msg("row %d: %lld ns", i, (long long)ran.end_ns);
+        up_device_destroy(device);
+    }
+}
+
 // Work of centuries ends at the end of time, from where the clock goes neither on nor back.
 static void test_end_of_time(void **state)
 {
@@ -65,6 +97,7 @@ static void test_end_of_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_head_dims),
                                        cmocka_unit_test(test_end_of_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

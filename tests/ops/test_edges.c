@@ -176,12 +176,12 @@ static void test_costs(void **state)
     struct up_attention_shape shape = {2, 1024, 8, 2, 64, 4, 0};
     cost = up_cost_attention_forward(
         &(struct up_attention_forward_args){.shape = shape, .dtype = UP_BF16});
-    assert_true(cost.class == UP_COST_ATTENTION_FORWARD);
+    assert_true(cost.class == UP_COST_ATTENTION_FORWARD && cost.head_dim == 64);
     assert_true(cost.flops == 2.0 * 2 * 2 * 8 * 64 * 1024 * 1024 / 2);
     assert_true(cost.bytes == 2.0 * 2 * 1024 * 64 * (8 + 8 + 2 + 2) + 4 * 2 * 8 * 1024);
     struct up_cost backward = up_cost_attention_backward(
         &(struct up_attention_backward_args){.shape = shape, .dtype = UP_BF16});
-    assert_true(backward.class == UP_COST_ATTENTION_BACKWARD);
+    assert_true(backward.class == UP_COST_ATTENTION_BACKWARD && backward.head_dim == 64);
     assert_true(backward.flops == 2.5 * cost.flops);
 
     cost = up_cost_adamw(&(struct up_adamw_args){.count = 10});

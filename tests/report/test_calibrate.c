@@ -20,13 +20,18 @@ static struct up_timed work(int sort, double flops, double bytes)
     return (struct up_timed){.sort = sort, .seconds = seconds, .flops = flops, .bytes = bytes};
 }
 
-static struct up_rates learn(struct up_timed *items, int count)
+static struct up_rates learn_of(struct up_timed *items, int count, int64_t head_dim)
 {
     struct up_rates rates;
     struct up_error err = {0};
-    struct up_timed_list list = {.items = items, .count = count};
+    struct up_timed_list list = {.items = items, .count = count, .head_dim = head_dim};
     assert_int_equal(up_rates_learn(&list, &rates, &err), UP_OK);
     return rates;
+}
+
+static struct up_rates learn(struct up_timed *items, int count)
+{
+    return learn_of(items, count, 0);
 }
 
 static void expect_rate(const struct up_rates *rates, enum up_machine_figure figure, double value,
@@ -63,6 +68,28 @@ static void test_what_binds(void **state)
     expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD, NAN, 0);
     expect_rate(&rates, UP_FIGURE_LINK, NAN, 0);
     expect_rate(&rates, UP_FIGURE_LAUNCH, launch_s, 4); // all the small ones
+}
+
+// Attention's rates are of its head_dim, and none of the others' is learnt.
+static void test_narrow_heads(void **state)
+{
+    (void)state;
+    struct up_timed items[] = {
+        work(UP_COST_POINTWISE, 0, 1),
+        work(UP_COST_POINTWISE, 0, 1000),
+        work(UP_COST_ATTENTION_FORWARD, 10000, 5),
+        work(UP_COST_ATTENTION_BACKWARD, 20000, 5),
+    };
+    static const int64_t head_dims[] = {64, 128};
+    for (int i = 0; i < UP_COUNT(head_dims); i++) {
+        bool narrow = head_dims[i] == 64;
+        struct up_rates rates = learn_of(items, UP_COUNT(items), head_dims[i]);
+        expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD_64, narrow ? FLOPS : NAN, narrow);
+        expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD_64, narrow ? FLOPS : NAN, narrow);
+        expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD, narrow ? NAN : FLOPS, !narrow);
+        expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD, narrow ? NAN : FLOPS, !narrow);
+        expect_rate(&rates, UP_FIGURE_LAUNCH, launch_s, 1);
+    }
 }
 
 // Classes of work have their own pace; thin products one that fits them, without a word from those
@@ -198,11 +225,15 @@ static bool is_learnt(const json_t *root, const char *name)
     return json_is_true(json_object_get(figure_of(root, name), "learnt"));
 }
 
-// With memory's pace where the machine has no other for a class of work.
+// With memory's pace where the machine has no other for a class of work, and one rate of attention
+// where it has none for narrow heads.
 static double figure_in_effect(const struct up_figures *machine, int figure)
 {
     bool pace = figure >= UP_FIGURE_MATMUL_PACE && figure <= UP_FIGURE_ADAMW;
-    return machine->of[figure] > 0 || !pace ? machine->of[figure] : machine->of[UP_FIGURE_MEMORY];
+    enum up_machine_figure twin = up_figure_twin(figure);
+    if (machine->of[figure] > 0) return machine->of[figure];
+    if (twin < UP_FIGURE_COUNT) return machine->of[twin];
+    return pace ? machine->of[UP_FIGURE_MEMORY] : 0;
 }
 
 // A file of h200's figures, with a pace for each class of work.
@@ -225,14 +256,18 @@ static void test_dry_gives_its_machine(void **state)
     (void)state;
     static const struct {
         const char *machine, *options;
-        bool links, host;
+        bool links, host, narrow;
     } rows[] = {
-        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, true},
-        {"h100-80g-x8", "--model llama3.2-1b --layers 3 --seq 32K --stack checkpoint", false,
+        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, true,
          false},
-        {"generic", "--model qwen3-4b --layers 2 --seq 64K --ranks 4 --stack offload", true, true},
-        {"paces.json", "--model llama3-8b --layers 2 --seq 128K --ranks 2 --stack upipe", true,
+        {"h100-80g-x8", "--model llama3.2-1b --layers 3 --seq 32K --stack checkpoint", false, false,
          true},
+        {"h200", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true},
+        {"generic", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true},
+        {"generic", "--model qwen3-4b --layers 2 --seq 64K --ranks 4 --stack offload", true, true,
+         false},
+        {"paces.json", "--model llama3-8b --layers 2 --seq 128K --ranks 2 --stack upipe", true,
+         true, false},
     };
     write_paces();
     for (int i = 0; i < UP_COUNT(rows); i++) {
@@ -251,10 +286,13 @@ static void test_dry_gives_its_machine(void **state)
                   0.01 * figure_in_effect(&machine, f)))
                 fail_msg("%s of %s: %g, expected %g", up_figure_name(f), rows[i].machine,
                          figure_in_effect(&learnt, f), figure_in_effect(&machine, f));
-        static const char *const always[] = {"matmul_flops_per_s", "attention_forward_flops_per_s",
-                                             "attention_backward_flops_per_s", "memory_bytes_per_s",
+        static const char *const always[] = {"matmul_flops_per_s", "memory_bytes_per_s",
                                              "launch_s"};
         for (int f = 0; f < UP_COUNT(always); f++) assert_true(is_learnt(root, always[f]));
+        const char *by_head_dim[2] = {"attention_forward_flops_per_s",
+                                      "attention_forward_64_flops_per_s"};
+        assert_true(is_learnt(root, by_head_dim[rows[i].narrow]));
+        if (rows[i].narrow) assert_false(is_learnt(root, by_head_dim[0]));
         assert_int_equal(is_learnt(root, "link_bytes_per_s"), rows[i].links);
         assert_int_equal(is_learnt(root, "to_host_bytes_per_s"), rows[i].host);
         double off = json_real_value(json_object_get(json_object_get(root, "check"), "relative"));
@@ -307,8 +345,8 @@ static void test_cpu(void **state)
         "--data text --seq 512 --layers 2 --threads 1 --steps 3 --checkpoint block --offload host "
         "--trace run.db");
     json_t *root = calibrate("run.db -o cpu.json");
-    static const char *const learnt[] = {"matmul_flops_per_s", "attention_forward_flops_per_s",
-                                         "memory_bytes_per_s", "attention_backward_flops_per_s",
+    static const char *const learnt[] = {"matmul_flops_per_s", "attention_forward_64_flops_per_s",
+                                         "memory_bytes_per_s", "attention_backward_64_flops_per_s",
                                          "device_bytes"};
     for (int i = 0; i < UP_COUNT(learnt); i++)
         if (!is_learnt(root, learnt[i])) fail_msg("%s was not learnt", learnt[i]);
@@ -367,6 +405,36 @@ static void test_foreign(void **state)
     assert_true(json_is_null(json_object_get(json_object_get(root, "check"), "forecast_s")));
     const char *note = json_string_value(json_array_get(json_object_get(root, "notes"), 0));
     assert_non_null(strstr(note, "how many bytes kernels moved is not known"));
+    json_decref(root);
+}
+
+// What is learnt of attention at one head_dim is not left beside another machine's at others: these
+// follow, in the ratio that the run's machine has.
+static void test_other_head_dims(void **state)
+{
+    (void)state;
+    make_foreign("run.db",
+                 "UPDATE kernel SET name = 'attention_forward' WHERE name = 'matmul';"
+                 "UPDATE meta SET value = '{\"options\": {\"machine\": \"h200\"}}' WHERE key = "
+                 "'config'");
+    struct up_figures h200, learnt;
+    struct up_error err = {0};
+    json_t *root = calibrate("run.db -o m.json");
+    assert_int_equal(up_figures_find("h200", &h200, &err), UP_OK);
+    assert_int_equal(up_figures_find("m.json", &learnt, &err), UP_OK);
+    double ratio = learnt.of[UP_FIGURE_ATTENTION_FORWARD] / h200.of[UP_FIGURE_ATTENTION_FORWARD];
+    assert_true(fabs(learnt.of[UP_FIGURE_ATTENTION_FORWARD] / 5e12 - 1) < 1e-5);
+    assert_true(fabs(learnt.of[UP_FIGURE_ATTENTION_FORWARD_64] /
+                         h200.of[UP_FIGURE_ATTENTION_FORWARD_64] / ratio -
+                     1) < 1e-5);
+    assert_true(learnt.of[UP_FIGURE_ATTENTION_BACKWARD_64] ==
+                h200.of[UP_FIGURE_ATTENTION_BACKWARD_64]);
+    assert_true(is_learnt(root, "attention_forward_flops_per_s"));
+    assert_false(is_learnt(root, "attention_forward_64_flops_per_s"));
+    const json_t *narrow = figure_of(root, "attention_forward_64_flops_per_s");
+    assert_string_equal(json_string_value(json_object_get(narrow, "source")),
+                        "from attention_forward_flops_per_s, in the ratio of h200: run.db does not "
+                        "tell");
     json_decref(root);
 }
 
@@ -471,6 +539,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_binds),
+                                       cmocka_unit_test(test_narrow_heads),
                                        cmocka_unit_test(test_paces),
                                        cmocka_unit_test(test_short_copies),
                                        cmocka_unit_test(test_weighted_by_time),
@@ -479,6 +548,7 @@ int main(void)
                                        TEST(test_file_is_read),
                                        TEST(test_cpu),
                                        TEST(test_foreign),
+                                       TEST(test_other_head_dims),
                                        TEST(test_libraries),
                                        TEST(test_names_a_lost_machine),
                                        TEST(test_malformed),

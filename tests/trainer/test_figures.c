@@ -106,6 +106,102 @@ static void test_stored(void **state)
     for (int i = 0; i < UP_COUNT(others); i++) assert_false(is_stored(others[i], &found));
 }
 
+// Attention's figures by head_dim, and one from the other.
+static void test_head_dims(void **state)
+{
+    (void)state;
+    enum up_machine_figure forward = UP_FIGURE_ATTENTION_FORWARD;
+    enum up_machine_figure narrow = UP_FIGURE_ATTENTION_FORWARD_64;
+    static const int64_t wide_ones[] = {0, 65, 96, 128, 256}, narrow_ones[] = {1, 16, 64};
+    for (int i = 0; i < UP_COUNT(wide_ones); i++)
+        assert_int_equal(up_figure_of_head_dim(forward, wide_ones[i]), forward);
+    for (int i = 0; i < UP_COUNT(narrow_ones); i++)
+        assert_int_equal(up_figure_of_head_dim(forward, narrow_ones[i]), narrow);
+    assert_int_equal(up_figure_of_head_dim(UP_FIGURE_ATTENTION_BACKWARD, 64),
+                     UP_FIGURE_ATTENTION_BACKWARD_64);
+    for (int i = 0; i < UP_FIGURE_COUNT; i++) {
+        enum up_machine_figure twin = up_figure_twin((enum up_machine_figure)i);
+        bool attention = i >= UP_FIGURE_ATTENTION_FORWARD && i <= UP_FIGURE_ATTENTION_BACKWARD_64;
+        assert_int_equal(twin < UP_FIGURE_COUNT, attention);
+        if (attention) assert_int_equal(up_figure_twin(twin), i);
+    }
+    struct up_figures known = {
+        .of = {[UP_FIGURE_ATTENTION_FORWARD] = 500, [UP_FIGURE_ATTENTION_FORWARD_64] = 400}};
+    assert_true(up_figure_by_twin(&known, narrow, 250) == 200);
+    assert_true(up_figure_by_twin(&known, forward, 200) == 250);
+    assert_true(up_figure_by_twin(&known, forward, 0x1p1000) == 500);
+    known.of[narrow] = 1;
+    assert_true(up_figure_by_twin(&known, narrow, 5e-324) == 1);
+    known.of[narrow] = 0; // one rate serves all
+    assert_true(up_figure_by_twin(&known, narrow, 250) == 0);
+    assert_true(up_figure_by_twin(&known, forward, 200) == 200);
+}
+
+static void replace(char *text, const char *what, const char *with)
+{
+    char *at = strstr(text, what);
+    assert_non_null(at);
+    size_t length = strlen(what);
+    assert_int_equal(strlen(with), length);
+    memcpy(at, with, length);
+}
+
+// Files and runs of before attention's rates went by head_dim: one rate for all. What is wrong with
+// the new figures is said.
+static void test_without_head_dims(void **state)
+{
+    (void)state;
+    struct up_error err = {0};
+    struct up_figures figures = some_figures(), found;
+    char text[8192], *at, *end;
+    figures.of[UP_FIGURE_ATTENTION_FORWARD_64] = figures.of[UP_FIGURE_ATTENTION_BACKWARD_64] = 0;
+    assert_int_equal(write_to("old.json", &figures, &err), UP_OK);
+    file_read("old.json", text, sizeof text);
+    assert_null(strstr(text, "_64_"));
+    assert_int_equal(up_figures_find("old.json", &found, &err), UP_OK);
+    expect_same(&figures, &found);
+    struct up_machine machine;
+    assert_int_equal(up_machine_find("h200", &machine, &err), UP_OK);
+    char *json = up_machine_json(&machine);
+    while ((at = strstr(json, "\"attention_forward_64")) ||
+           (at = strstr(json, "\"attention_backward_64"))) {
+        end = strchr(at, ',');
+        memmove(at, end + 1, strlen(end + 1) + 1);
+    }
+    assert_true(is_stored(json, &found));
+    assert_true(found.of[UP_FIGURE_ATTENTION_FORWARD] > 0);
+    assert_true(found.of[UP_FIGURE_ATTENTION_FORWARD_64] == 0);
+    free(json);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *what, *with, *says;
+    } rows[] = {
+        {"forward_64_flops", "forward_96_flops",
+         "--machine m.json: 'attention_forward_96_flops_per_s' is not a figure of a machine"},
+        {"6000.0", "0.0000",
+         "--machine m.json: attention_forward_64_flops_per_s: expected {\"value\": a"},
+        {"6000.0", "-400.0", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
+        {"6000.0", "\"many\"", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
+    };
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char text[8192];
+        struct up_error err;
+        struct up_figures figures = some_figures(), found;
+        assert_int_equal(write_to("m.json", &figures, &err), UP_OK);
+        file_read("m.json", text, sizeof text);
+        replace(text, rows[i].what, rows[i].with);
+        file_write("m.json", text, strlen(text));
+        assert_int_equal(up_figures_find("m.json", &found, &err), UP_USAGE);
+        if (!strstr(err.text, rows[i].says) || strchr(err.text, '\n'))
+            fail_msg("%s: %s", rows[i].with, err.text);
+        unlink("m.json"); // which is no machine file now, and would be left alone
+    }
+}
+
 static void test_left_alone(void **state)
 {
     (void)state;
@@ -159,8 +255,13 @@ static void test_failure_keeps_the_old(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_of_a_device), TEST(test_read_back),
-                                       TEST(test_stored), TEST(test_left_alone),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_of_a_device),
+                                       TEST(test_read_back),
+                                       TEST(test_stored),
+                                       cmocka_unit_test(test_head_dims),
+                                       TEST(test_without_head_dims),
+                                       TEST(test_refused),
+                                       TEST(test_left_alone),
                                        TEST(test_failure_keeps_the_old)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

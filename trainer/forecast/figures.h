@@ -11,6 +11,8 @@ enum up_machine_figure {
     UP_FIGURE_MATMUL, // FLOP/s
     UP_FIGURE_ATTENTION_FORWARD,
     UP_FIGURE_ATTENTION_BACKWARD,
+    UP_FIGURE_ATTENTION_FORWARD_64, // of narrow heads (UP_NARROW_HEAD_DIM); 0: as of the others
+    UP_FIGURE_ATTENTION_BACKWARD_64,
     UP_FIGURE_MEMORY, // bytes/s
     UP_FIGURE_TO_HOST,
     UP_FIGURE_FROM_HOST,
@@ -38,6 +40,16 @@ struct up_figures {
     char name[64];
     double of[UP_FIGURE_COUNT];
 };
+
+/* `attention`, UP_FIGURE_ATTENTION_FORWARD or BACKWARD, or its narrow twin: which this head_dim
+ * goes by. 0, where it is not known, by the first. */
+enum up_machine_figure up_figure_of_head_dim(enum up_machine_figure attention, int64_t head_dim);
+/* The same of the head_dims that `figure` is not of; UP_FIGURE_COUNT for all but attention's. */
+enum up_machine_figure up_figure_twin(enum up_machine_figure figure);
+/* A figure of attention that was not measured, from its twin, which was: in the ratio that the two
+ * have in `known`. 0 where that has no such figure. */
+double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure,
+                         double twin);
 
 /* `name` as for up_machine_find. */
 enum up_status up_figures_find(const char *name, struct up_figures *plain, struct up_error *err);

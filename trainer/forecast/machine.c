@@ -1,5 +1,6 @@
 #include "trainer/forecast/machine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -30,6 +31,10 @@ static const struct figure {
     {                                                                                              \
         name, offsetof(struct up_machine, field), false, true                                      \
     }
+#define NARROW(name, class)                                                                        \
+    {                                                                                              \
+        name "_64_flops_per_s", offsetof(struct up_machine, narrow_flops[class]), false, false     \
+    }
 #define PACE(name, class)                                                                          \
     {                                                                                              \
         name "_bytes_per_s", offsetof(struct up_machine, pace[class]), false, false                \
@@ -41,6 +46,8 @@ static const struct figure {
         RATE("attention_forward_flops_per_s", flops[UP_COST_ATTENTION_FORWARD]),
     [UP_FIGURE_ATTENTION_BACKWARD] =
         RATE("attention_backward_flops_per_s", flops[UP_COST_ATTENTION_BACKWARD]),
+    [UP_FIGURE_ATTENTION_FORWARD_64] = NARROW("attention_forward", UP_COST_ATTENTION_FORWARD),
+    [UP_FIGURE_ATTENTION_BACKWARD_64] = NARROW("attention_backward", UP_COST_ATTENTION_BACKWARD),
     [UP_FIGURE_MEMORY] = RATE("memory_bytes_per_s", memory_bytes_per_s),
     [UP_FIGURE_TO_HOST] = RATE("to_host_bytes_per_s", to_host_bytes_per_s),
     [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
@@ -61,8 +68,10 @@ static const struct figure {
     [UP_FIGURE_NCCL_RANK] = BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
+#undef NARROW
 #undef PACE
 };
+static_assert(UP_NARROW_HEAD_DIM == 64, "which machine files say in the names of figures");
 
 bool up_figure_is_whole(enum up_machine_figure figure)
 {
@@ -72,6 +81,34 @@ bool up_figure_is_whole(enum up_machine_figure figure)
 const char *up_figure_name(enum up_machine_figure figure)
 {
     return figures[figure].name;
+}
+
+enum up_machine_figure up_figure_of_head_dim(enum up_machine_figure attention, int64_t head_dim)
+{
+    return up_head_is_narrow(head_dim) ? up_figure_twin(attention) : attention;
+}
+
+enum up_machine_figure up_figure_twin(enum up_machine_figure figure)
+{
+    switch (figure) {
+    case UP_FIGURE_ATTENTION_FORWARD:
+        return UP_FIGURE_ATTENTION_FORWARD_64;
+    case UP_FIGURE_ATTENTION_BACKWARD:
+        return UP_FIGURE_ATTENTION_BACKWARD_64;
+    case UP_FIGURE_ATTENTION_FORWARD_64:
+        return UP_FIGURE_ATTENTION_FORWARD;
+    case UP_FIGURE_ATTENTION_BACKWARD_64:
+        return UP_FIGURE_ATTENTION_BACKWARD;
+    default:
+        return UP_FIGURE_COUNT;
+    }
+}
+
+double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure, double twin)
+{
+    double here = known->of[figure], there = known->of[up_figure_twin(figure)];
+    double value = twin * here / (there > 0 ? there : here);
+    return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
 }
 
 static void set_figure(struct up_machine *machine, const struct figure *figure, double value)

@@ -2,9 +2,10 @@
  *
  * JSON, one object: "name", "about", "device_name", and per figure {"value": number, "source":
  * text}. The names of the figures are those of machine.c's table; rates must be there, while
- * capacities (device_bytes, host_bytes, node_devices), what libraries take and paces of single
- * classes of work (adamw_bytes_per_s and its like; memory_bytes_per_s stands for them) may be left
- * out. Built in are the files of trainer/machines. */
+ * capacities (device_bytes, host_bytes, node_devices), what libraries take, paces of single classes
+ * of work (adamw_bytes_per_s and its like; memory_bytes_per_s stands for them) and attention's
+ * rates at head_dims up to 64 (attention_forward_64_flops_per_s and _backward_; those without 64
+ * stand for them) may be left out. Built in are the files of trainer/machines. */
 #ifndef UP_TRAINER_MACHINE_H
 #define UP_TRAINER_MACHINE_H
 

@@ -62,6 +62,13 @@ static double pace_of(const struct up_machine *machine, enum up_cost_class class
     return machine->pace[class] > 0 ? machine->pace[class] : machine->memory_bytes_per_s;
 }
 
+// FLOP/s; 0 where only bytes count.
+static double rate_of(const struct up_machine *machine, const struct up_cost *cost)
+{
+    double narrow = machine->narrow_flops[cost->class];
+    return narrow > 0 && up_head_is_narrow(cost->head_dim) ? narrow : machine->flops[cost->class];
+}
+
 static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
                                  const void *args, size_t size, const struct up_cost *cost)
 {
@@ -69,7 +76,7 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     (void)args;
     (void)size;
     const struct up_machine *machine = &dry_of(device)->machine;
-    double rate = machine->flops[cost->class]; // 0 where only bytes count
+    double rate = rate_of(machine, cost);
     double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
     return advance(dry_of(device), stream, bytes_s > flops_s ? bytes_s : flops_s);
