@@ -449,8 +449,8 @@ static void test_malformed(void **state)
         "UPDATE step SET peak_bytes = -9223372036854775807 - 1, tokens = 9223372036854775807",
         "UPDATE step SET peak_bytes = 'much', end_ns = 'late', peak_seq = 1.5",
         "UPDATE meta SET value = NULL WHERE key IN ('config', 'config_hash', 'ranks', 'started')",
-        "UPDATE meta SET value = '{\"options\": [1, {}], \"a\": {\"b\": {\"c\": {\"d\": {\"e\":"
-        " {\"f\": {\"g\": {\"h\": {\"i\": 1}}}}}}}}}' WHERE key = 'config'",
+        ("UPDATE meta SET value = '{\"options\": [1, {}], \"a\": {\"b\": {\"c\": {\"d\": {\"e\":"
+         " {\"f\": {\"g\": {\"h\": {\"i\": 1}}}}}}}}}' WHERE key = 'config'"),
         "UPDATE meta SET value = '9223372036854775807' WHERE key IN ('ranks', 'seq_len', 'cp')",
         "UPDATE tensor SET name = '', category = '', shape = '', dtype = '', phase = ''",
     };

@@ -406,8 +406,8 @@ static void test_lies(void **state)
         "INSERT INTO meta VALUES ('batch', '9223372036854775807')",
         "INSERT INTO meta VALUES ('batch', '2'), ('accum', '9223372036854775807')",
         "INSERT INTO rank VALUES (0, '', '', -5, NULL)",
-        "INSERT INTO device_alloc VALUES (1, 0, 'x', 'device', 9223372036854775807, 0, NULL),"
-        " (2, 0, 'x', 'device', 9223372036854775807, 0, NULL)",
+        ("INSERT INTO device_alloc VALUES (1, 0, 'x', 'device', 9223372036854775807, 0, NULL),"
+         " (2, 0, 'x', 'device', 9223372036854775807, 0, NULL)"),
         "DELETE FROM range",
         "UPDATE range SET layer = 7, phase = 'elsewhere'",
     };
@@ -515,8 +515,9 @@ static void test_against_dry_runs(void **state)
         "--as cpu --model tiny --seq 2K --ranks 4 --cp 4 --fsdp on --checkpoint block",
         "--as cuda --model llama3.2-1b --seq 64K --ranks 8",
         "--as cuda --model llama3-8b --layers 8 --seq 512K",
-        "--as cuda --model llama3-8b --layers 8 --seq 512K --ranks 8 --cp 8 --fsdp on --checkpoint "
-        "block",
+        ("--as cuda --model llama3-8b --layers 8 --seq 512K --ranks 8 --cp 8 --fsdp on "
+         "--checkpoint "
+         "block"),
     };
     struct error_of ladder = {0}, path = {0};
     int step = takes_few() ? 4 : 1;
