@@ -93,7 +93,7 @@ static void rope_is_read_in_all_spellings(void **state)
         "{\"rope_scaling\": {\"rope_type\": \"llama3\", " LLAMA3 "}}",
         "{\"rope_scaling\": {\"type\": \"llama3\", " LLAMA3 "}}",
         "{\"rope_scaling\": {\"type\": \"llama3\", \"rope_type\": \"llama3\", " LLAMA3 "}}",
-        ("{\"rope_theta\": \"-\", \"rope_parameters\":"
+        "{\"rope_theta\": \"-\", \"rope_parameters\":"
         " {\"rope_type\": \"llama3\", \"rope_theta\": 500000, " LLAMA3 "}}",
         "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5, " LLAMA3 "}}",
         "{\"rope_parameters\": {\"rope_type\": \"llama3\", " LLAMA3 "},"
@@ -109,8 +109,8 @@ static void rope_is_read_in_all_spellings(void **state)
         "{\"rope_scaling\": null}",
         "{\"rope_scaling\": {\"type\": \"default\"}}",
         "{\"rope_theta\": \"-\", \"rope_parameters\": {\"rope_theta\": 500000}}",
-        "{\"rope_theta\": \"-\", \"rope_parameters\":"
-        " {\"rope_type\": \"default\", \"rope_theta\": 500000}}"),
+        ("{\"rope_theta\": \"-\", \"rope_parameters\":"
+         " {\"rope_type\": \"default\", \"rope_theta\": 500000}}"),
     };
     for (int i = 0; i < UP_COUNT(plain); i++) {
         struct up_model model = accepted(*state, plain[i]);
