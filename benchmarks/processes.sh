@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Several processes on this machine's GPUs, against one process that drives them all: the same losses, whoever
-# launches them; and when a process is killed in mid-run, the other ends within a minute and says why.
+# launches them; when a process is killed in mid-run, the other ends within a minute and says why; when one is
+# told to end, or the launcher is, all save first.
 #
 #   benchmarks/processes.sh [BUILD]     the folder with upipe-train, else build
 #
@@ -131,6 +132,35 @@ end_one() {
   fi
 }
 
+# end_launcher LAUNCHER SIGNAL WORDS...: the launcher itself gets the signal, and passes it on: the run goes on from
+# its save.
+end_launcher() {
+  local launcher=$1 signal=$2 what="SIG$2 to $1" pid saves="$scratch/ended.$1" count done
+  shift 2
+  port=$((port + 10))
+  rm -f "$scratch/log"
+  launch "$launcher" 2 --device cuda --data "$scratch/data" --seq 4K --steps 1000000 --save "$saves" "$@" &
+  pid=$!
+  for ((i = 0; i < 600; i++)); do
+    ! grep -qs 'step  *5 ' "$scratch/log" || break
+    sleep 0.2
+  done
+  pkill "-$signal" -P "$pid" -f "$launcher"
+  wait "$pid" 2>/dev/null || true
+  count=$(find "$saves" -name model.safetensors 2>/dev/null | wc -l)
+  if [ "$count" != 1 ]; then
+    fail "$what" "expected one save, found $count: $(tail -1 "$scratch/log")"
+    return
+  fi
+  done=$(basename "$saves"/step-*)
+  if ! "$train" --device cuda --data "$scratch/data" --seq 4K --steps $((10#${done#step-} + 1)) --resume "$saves" \
+    "$@" >"$scratch/log" 2>&1; then
+    fail "$what" "$done does not go on: $(tail -1 "$scratch/log")"
+  else
+    say "$what" "saved $done, which goes on"
+  fi
+}
+
 launchers=(variables)
 for program in torchrun mpirun; do
   if command -v "$program" >/dev/null; then launchers+=("$program"); else echo "not run: $program is not here"; fi
@@ -149,6 +179,12 @@ fi
 for number in 0 1; do
   end_one KILL "$number" "process $number (rank.*ended unexpectedly" --ranks 2 --stack upipe
   end_one TERM "$number" "process $number (rank.*interrupted" --ranks 2 --stack upipe
+done
+for number in 0 1; do
+  end_one TERM "$number" "are done and saved" --ranks 2 --stack upipe --save "$scratch/saves.$number"
+done
+for launcher in "${launchers[@]:1}"; do
+  end_launcher "$launcher" TERM --ranks 2 --stack upipe
 done
 if ((gpus >= 4)); then
   end_one KILL 1 "process 1 (ranks 2-3) ended unexpectedly" --cp 2 --dp 2 --fsdp on
