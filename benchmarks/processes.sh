@@ -135,7 +135,7 @@ end_one() {
 # end_launcher LAUNCHER SIGNAL WORDS...: the launcher itself gets the signal, and passes it on: the run goes on from
 # its save.
 end_launcher() {
-  local launcher=$1 signal=$2 what="SIG$2 to $1" pid saves="$scratch/ended.$1" count done
+  local launcher=$1 signal=$2 what="SIG$2 to $1" pid saves="$scratch/ended.$1" count saved
   shift 2
   port=$((port + 10))
   rm -f "$scratch/log"
@@ -145,19 +145,19 @@ end_launcher() {
     ! grep -qs 'step  *5 ' "$scratch/log" || break
     sleep 0.2
   done
-  pkill "-$signal" -P "$pid" -f "$launcher"
+  pkill "-$signal" -P "$pid" -f "$launcher" || true
   wait "$pid" 2>/dev/null || true
   count=$(find "$saves" -name model.safetensors 2>/dev/null | wc -l)
   if [ "$count" != 1 ]; then
     fail "$what" "expected one save, found $count: $(tail -1 "$scratch/log")"
     return
   fi
-  done=$(basename "$saves"/step-*)
-  if ! "$train" --device cuda --data "$scratch/data" --seq 4K --steps $((10#${done#step-} + 1)) --resume "$saves" \
+  saved=$(basename "$saves"/step-*)
+  if ! "$train" --device cuda --data "$scratch/data" --seq 4K --steps $((10#${saved#step-} + 1)) --resume "$saves" \
     "$@" >"$scratch/log" 2>&1; then
-    fail "$what" "$done does not go on: $(tail -1 "$scratch/log")"
+    fail "$what" "$saved does not go on: $(tail -1 "$scratch/log")"
   else
-    say "$what" "saved $done, which goes on"
+    say "$what" "saved $saved, which goes on"
   fi
 }
 
