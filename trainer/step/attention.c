@@ -252,7 +252,17 @@ static void drop_qkv(struct up_attention *a, struct up_stage *s, bool all)
 static struct up_attention_shape kernel_shape(const struct up_attention *a,
                                               const struct up_stage *s)
 {
-    return up_attention_shape_of(a->config, a->trainer->cp_rank, s->index, a->batch);
+    const struct up_config *config = a->config;
+    struct up_heads query = up_config_query_heads(config, a->trainer->cp_rank, s->index);
+    struct up_heads kv = up_config_kv_heads(config, a->trainer->cp_rank, s->index);
+    int64_t group = config->model.heads / config->model.kv_heads;
+    return (struct up_attention_shape){.batch = a->batch,
+                                       .seq = config->seq,
+                                       .heads = query.count,
+                                       .kv_heads = kv.count,
+                                       .head_dim = config->model.head_dim,
+                                       .group = group,
+                                       .first_head_in_group = query.first - kv.first * group};
 }
 
 static void attend(struct up_attention *a, struct up_stage *s)
@@ -526,7 +536,7 @@ void up_attention_backward(struct up_trainer *trainer, int64_t layer, const stru
         wait_for_arrivals(&a, &s);
         // What comes next arrives while the kernel runs.
         if (last)
-            up_block_prefetch_below(trainer, layer);
+            up_prefetch_below(trainer, layer);
         else
             fetch_output(&a, slot + 1);
         attend_back(&a, &s);

@@ -3,7 +3,7 @@
 #ifndef UP_TRAINER_ATTENTION_IMPL_H
 #define UP_TRAINER_ATTENTION_IMPL_H
 
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 /* Room for what projections gather, for the whole of a pass: parts of one tensor, NULL where
  * nothing is. A stage's own would be taken where something is being sent, and wait for it. */

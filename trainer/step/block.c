@@ -1,5 +1,5 @@
 /* One decoder block: attention and MLP, each added to the residual stream. */
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 static struct up_tensor *copy_of(struct up_trainer *trainer, const struct up_tensor *x,
                                  struct up_tag tag)
@@ -40,7 +40,7 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
 
     if (all) trainer->kept[layer].x_mid = mid;
     up_unit_drop(units, unit);
-    up_step_progress(trainer, 1);
+    up_trainer_advance(trainer, 1);
     return out;
 }
 
@@ -60,29 +60,6 @@ static struct up_tensor *rebuild_mid(struct up_trainer *trainer, int64_t layer)
         up_attention_forward(trainer, layer, x, mid, UP_CHECKPOINT_ATTN, true);
     up_range_end(trainer->rank);
     return mid;
-}
-
-/* Attention's outputs, from which the stream between attention and MLP is made again: while the
- * kernel of the block above runs they come for nothing, later their products wait for them (by
- * forecast 1% of a step of Llama3-8B at 128K tokens on two GPUs). Long ones come with their stages:
- * of 512K tokens it would be 0.2%, and they would be there at attention's peak. */
-static void prefetch_outputs(struct up_trainer *trainer, int64_t layer)
-{
-    static const int64_t most_bytes = 512 << 20;
-    struct up_stored *o = trainer->kept[layer].o;
-    int64_t slots = up_config_stages(trainer->config) * up_config_passes(trainer->config),
-            bytes = 0;
-    for (int64_t i = 0; i < slots; i++) bytes += o[i].host ? o[i].host->bytes : 0;
-    for (int64_t i = 0; i < slots && bytes <= most_bytes; i++)
-        up_fetch_begin(trainer->rank, &o[i], true);
-}
-
-void up_block_prefetch_below(struct up_trainer *trainer, int64_t layer)
-{
-    if (layer == 0) return;
-    up_fetch_begin(trainer->rank, &trainer->kept[layer - 1].x, false);
-    prefetch_outputs(trainer, layer - 1);
-    up_unit_prefetch(&trainer->units, up_units_block(&trainer->units, layer - 1));
 }
 
 void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tensor *d)
@@ -109,5 +86,5 @@ void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tens
 
     up_unit_grads_end(units, unit);
     up_unit_drop(units, unit);
-    up_step_progress(trainer, 2);
+    up_trainer_advance(trainer, 2);
 }

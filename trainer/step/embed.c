@@ -1,4 +1,4 @@
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 struct up_tensor *up_embed_forward(struct up_trainer *trainer, const struct up_tensor *tokens)
 {

@@ -1,6 +1,6 @@
 /* Final norm, logits, cross entropy and the way back, over slices: a slice's logits become their
  * own gradient and are gone before the next slice's exist. */
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 static struct up_unit *head_unit(struct up_trainer *trainer, enum up_param_kind *kind)
 {

@@ -3,7 +3,7 @@
  * Whatever is not kept is made again slice by slice in the backward, so that without checkpoint
  * "none" neither direction ever holds more than one slice of the [T, ff] tensors. Scratch is taken
  * once, outside the loop over slices. */
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 // What both directions work with.
 struct mlp {

@@ -3,7 +3,7 @@
  * With --optimizer host the fp32 weights and moments come through the device in pieces: while one
  * piece is updated the next is on its way in and the one before on its way out, so two are there at
  * a time. */
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 enum { PIECE_ELEMENTS = 1 << 24 }; // 64 MiB each of weights and both moments
 

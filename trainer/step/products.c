@@ -1,5 +1,5 @@
 /* Shorthand for the matrix products and norms of the step, all on the compute stream. */
-#include "trainer/step/step_impl.h"
+#include "trainer/step/parts.h"
 
 static void matmul(struct up_trainer *trainer, struct up_matmul_args args)
 {

@@ -1,10 +1,10 @@
 /* The step's parts, as they call each other. Tensors are [T, hidden] in the compute dtype unless
  * said; gradients are passed and returned in place. */
-#ifndef UP_TRAINER_STEP_IMPL_H
-#define UP_TRAINER_STEP_IMPL_H
+#ifndef UP_TRAINER_PARTS_H
+#define UP_TRAINER_PARTS_H
 
 #include "ops/ops.h"
-#include "trainer/step/step.h"
+#include "trainer/step/trainer.h"
 
 /* Slices of a stretch of rows: `tile` rows each (0: one slice), the last one shorter. */
 struct up_tiles {
@@ -52,9 +52,6 @@ struct up_tensor *up_block_forward(struct up_trainer *trainer, int64_t layer, st
 /* Turns d, the gradient of the block's output, into that of its input; frees all that was kept. */
 void up_block_backward(struct up_trainer *trainer, int64_t layer, struct up_tensor *d);
 
-/* Begins to fetch the input and the weights of the block below, if there is one. */
-void up_block_prefetch_below(struct up_trainer *trainer, int64_t layer);
-
 /* out = x + attention(norm(x)) of the layer; keeps what `keep` says in trainer->kept[layer]. In the
  * forward (not `rebuild`) what the layer offloads is sent away; x then, when it has been read for
  * the last time. */
@@ -82,7 +79,7 @@ void up_loss(struct up_trainer *trainer, struct up_tensor *x, const struct up_te
 void up_optimizer_norm(struct up_trainer *trainer);
 void up_optimizer_update(struct up_trainer *trainer, const struct up_hyper *hyper, int64_t t);
 
-/* One layer's forward costs 1, its backward 2. */
-void up_step_progress(struct up_trainer *trainer, double amount);
+/* Begins to fetch the input and the weights of the block below, if there is one. */
+void up_prefetch_below(struct up_trainer *trainer, int64_t layer);
 
 #endif
