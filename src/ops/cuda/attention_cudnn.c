@@ -4,7 +4,7 @@
  * One struct up_cudnn serves one device, from the thread that uses it. Plans run on the launch's
  * stream one after the other, which also keeps apart the bytes of workspace that each uses.
  */
-#include "ops/cuda/attention_cudnn_impl.h"
+#include "ops/cuda/attention_graph.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -30,48 +30,6 @@ struct up_cudnn {
     struct up_cudnn_plan **plans;
     int count;
 };
-
-/* --- Descriptors ------------------------------------------------------------------------------ */
-
-static void fail(struct up_descriptors *list, cudnnStatus_t status, const char *what)
-{
-    list->status = status;
-    list->failed = what;
-}
-
-up_descriptor up_descriptor_make(struct up_descriptors *list, cudnnBackendDescriptorType_t type)
-{
-    up_descriptor descriptor = NULL;
-    if (list->status != CUDNN_STATUS_SUCCESS) return NULL;
-    UP_ASSERT(list->count < UP_DESCRIPTORS_MAX);
-    cudnnStatus_t status = list->api->make(type, &descriptor);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        fail(list, status, "a descriptor");
-        return NULL;
-    }
-    return list->made[list->count++] = descriptor;
-}
-
-void up_descriptor_set(struct up_descriptors *list, up_descriptor descriptor,
-                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                       int64_t count, const void *values)
-{
-    if (list->status != CUDNN_STATUS_SUCCESS) return;
-    cudnnStatus_t status = list->api->set(descriptor, name, type, count, values);
-    if (status != CUDNN_STATUS_SUCCESS) fail(list, status, "an attribute");
-}
-
-void up_descriptor_finalize(struct up_descriptors *list, up_descriptor descriptor, const char *what)
-{
-    if (list->status != CUDNN_STATUS_SUCCESS) return;
-    cudnnStatus_t status = list->api->finalize(descriptor);
-    if (status != CUDNN_STATUS_SUCCESS) fail(list, status, what);
-}
-
-static void unmake_all(struct up_descriptors *list)
-{
-    while (list->count > 0) list->api->unmake(list->made[--list->count]);
-}
 
 /* --- Plans ------------------------------------------------------------------------------------ */
 
@@ -107,7 +65,7 @@ static int64_t find_candidates(struct up_descriptors *list, up_descriptor heuris
     cudnnStatus_t status =
         list->api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                        CANDIDATES, &count, candidates);
-    if (status != CUDNN_STATUS_SUCCESS) fail(list, status, "the list of engines");
+    if (status != CUDNN_STATUS_SUCCESS) up_descriptors_fail(list, status, "the list of engines");
     return up_min(count, CANDIDATES);
 }
 
@@ -148,7 +106,7 @@ static void build_plan(const struct up_cudnn *cudnn, struct up_cudnn_plan *plan,
     else if (!plan->plan)
         up_fail(&plan->why, UP_FAILED, "cuDNN: none of its %lld engines serves this shape",
                 (long long)count);
-    unmake_all(&list);
+    up_descriptors_unmake(&list);
 }
 
 static struct up_cudnn_plan *add_plan(struct up_cudnn *cudnn, const struct up_attention_view *view)
@@ -208,7 +166,7 @@ static void set_stream(struct up_cudnn *cudnn, struct up_descriptors *list, cuda
     if (cudnn->stream == stream) return;
     cudnnStatus_t status = cudnn->api.set_stream(cudnn->handle, stream);
     if (status != CUDNN_STATUS_SUCCESS)
-        fail(list, status, "setting the stream");
+        up_descriptors_fail(list, status, "setting the stream");
     else
         cudnn->stream = stream;
 }
@@ -229,7 +187,7 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
     up_descriptor bindings = make_bindings(&list, bound, workspace);
     if (list.status == CUDNN_STATUS_SUCCESS) {
         cudnnStatus_t status = cudnn->api.execute(cudnn->handle, plan->plan, bindings);
-        if (status != CUDNN_STATUS_SUCCESS) fail(&list, status, "running a plan");
+        if (status != CUDNN_STATUS_SUCCESS) up_descriptors_fail(&list, status, "running a plan");
     }
     if (list.status != CUDNN_STATUS_SUCCESS) {
         char text[256] = "";
@@ -237,7 +195,7 @@ void up_cudnn_run(struct up_cudnn *cudnn, const struct up_cudnn_plan *plan,
         up_cuda_fail(cuda, "attention: cuDNN: %s: %s %s", list.failed,
                      cudnn->api.error_string(list.status), text);
     }
-    unmake_all(&list);
+    up_descriptors_unmake(&list);
 }
 
 /* --- The library ------------------------------------------------------------------------------ */

@@ -8,7 +8,7 @@
  *
  * Tensors are [1, heads, rows, columns]; row-major memory [rows, heads, columns] makes the strides.
  */
-#include "ops/cuda/attention_cudnn_impl.h"
+#include "ops/cuda/attention_graph.h"
 
 enum { FIRST_VIRTUAL_ID = 100 };
 

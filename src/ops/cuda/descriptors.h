@@ -1,12 +1,12 @@
 /* cuDNN's backend interface as attention uses it: the functions, found when the program runs, and
- * descriptors made one after the other. Only for attention_cudnn.c and attention_graph.c.
+ * descriptors made one after the other.
  *
  * A failure sticks in the list of descriptors: what follows does nothing, and whoever builds asks
  * once, at the end. */
-#ifndef UP_OPS_CUDA_ATTENTION_CUDNN_IMPL_H
-#define UP_OPS_CUDA_ATTENTION_CUDNN_IMPL_H
+#ifndef UP_OPS_CUDA_DESCRIPTORS_H
+#define UP_OPS_CUDA_DESCRIPTORS_H
 
-#include "ops/cuda/attention_impl.h"
+#include "base/base.h"
 
 #include <cudnn.h>
 
@@ -44,6 +44,10 @@ struct up_descriptors {
     int count;
 };
 
+/* The first failure is kept. */
+void up_descriptors_fail(struct up_descriptors *list, cudnnStatus_t status, const char *what);
+void up_descriptors_unmake(struct up_descriptors *list); // all of them
+
 up_descriptor up_descriptor_make(struct up_descriptors *list, cudnnBackendDescriptorType_t type);
 void up_descriptor_set(struct up_descriptors *list, up_descriptor descriptor,
                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
@@ -63,10 +67,5 @@ static inline void up_descriptor_link(struct up_descriptors *list, up_descriptor
 {
     up_descriptor_set(list, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
 }
-
-/* The operations of a view's forward or backward pass, in the order that cuDNN's engines know them
- * in; the number of them. The list keeps failures. */
-int up_attention_graph(struct up_descriptors *list, const struct up_attention_view *view,
-                       up_descriptor operations[UP_OPERATIONS_MAX]);
 
 #endif
