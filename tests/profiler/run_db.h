@@ -89,7 +89,12 @@ static inline int64_t query_number(sqlite3 *db, const char *sql)
     return strtoll(query(db, sql), NULL, 10);
 }
 
-#define assert_query(db, sql, expected) assert_string_equal(query(db, sql), expected)
+/* What is expected may itself be asked for, and is so first: an answer stands until the next one. */
+#define assert_query(db, sql, expected)                                                            \
+    do {                                                                                           \
+        const char *expected_text = (expected);                                                    \
+        assert_string_equal(query(db, sql), expected_text);                                        \
+    } while (0)
 
 /* What holds for every run.db, however its run ended. */
 static inline void assert_consistent(sqlite3 *db)

@@ -7,10 +7,11 @@ cd "$2"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# The flags of a file that sees all libraries (once with CUDA and once without, where it is), without what names its input and output.
-flags=$(sed -nE 's/.*"command": "([^"]*) -c [^"]*\/trainer\/train\.c",/\1/p' "$build/compile_commands.json" |
-  sed -nE '1{s/^[^ ]+ //; s/ -o [^ ]+//; s/ -M[A-Z]+( [^ ]+)?//g; s/ -fsanitize=[^ ]+//g; p}')
-[ -n "$flags" ] || { echo "expected the flags of trainer/train.c in $build/compile_commands.json" >&2; exit 1; }
+# The compiler and its flags for a file that sees all libraries (once with CUDA and once without, where it is),
+# without what names its input and output.
+command=$(sed -nE 's/.*"command": "([^"]*) -c [^"]*\/trainer\/train\.c",/\1/p' "$build/compile_commands.json" |
+  sed -nE '1{s/ -o [^ ]+//; s/ -M[A-Z]+( [^ ]+)?//g; s/ -fsanitize=[^ ]+//g; p}')
+[ -n "$command" ] || { echo "expected the flags of trainer/train.c in $build/compile_commands.json" >&2; exit 1; }
 
 count=0
 while read -r header; do
@@ -23,4 +24,4 @@ while read -r header; do
 done < <(find src trainer profiler report -name '*.h' | sort)
 ((count >= 40)) || { echo "expected some fifty headers, found $count" >&2; exit 1; }
 # shellcheck disable=SC2086 -- flags are words
-cc $flags -Werror -fsyntax-only -Wno-unused-function "$scratch"/*.c
+$command -Werror -fsyntax-only -Wno-unused-function "$scratch"/*.c
