@@ -64,7 +64,7 @@ static void test_refused_and_suggested(void **state)
     int most = getenv("UP_TEST_SHORT") ? 1 : 2;
     for (int ranks = 1; ranks <= most; ranks++)
         for (int i = 0; i < UP_COUNT(limits); i++) {
-            char count[8], line[1024], out[8192];
+            char count[16], line[1024], out[8192];
             snprintf(count, sizeof count, "%d", ranks);
             program_run(&program, "upipe-train", "--data", data, "--seq", "1K", "--steps", "1",
                         "--ranks", count, "--memory-limit", limits[i], "--trace", trace,
