@@ -16,7 +16,7 @@
  * out-projection and its gradients need that; it is exchanged again for the kernel, one stage at a
  * time.
  */
-#include "trainer/step/attention_impl.h"
+#include "trainer/step/projection.h"
 
 static struct up_attention attention_of(struct up_trainer *trainer, int64_t layer,
                                         const struct up_tensor *x)

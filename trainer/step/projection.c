@@ -10,7 +10,7 @@
  * slice of the stage's heads, and its part of the weights. With one rank, and for all heads in one
  * stage, what need not move stays where it is.
  */
-#include "trainer/step/attention_impl.h"
+#include "trainer/step/projection.h"
 
 // A stage's part of a weight, [width, hidden] (of Wo [hidden, width]), and a slice of what it
 // makes.

@@ -1,7 +1,7 @@
 /* What the attention half of a block is made of: attention.c has the order of things, projection.c
  * the products before and after attention. Layouts are those of exchange.h. */
-#ifndef UP_TRAINER_ATTENTION_IMPL_H
-#define UP_TRAINER_ATTENTION_IMPL_H
+#ifndef UP_TRAINER_PROJECTION_H
+#define UP_TRAINER_PROJECTION_H
 
 #include "trainer/step/parts.h"
 
