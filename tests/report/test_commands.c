@@ -216,6 +216,46 @@ static void test_timeline_and_tensors_agree(void **state)
     json_decref(timeline);
 }
 
+// The device was at a moment when the ranges around it say: here it is 5 ms behind the host, and
+// takes 1 ms more for each range.
+static void test_device_time(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+    fixture_sql(&f, "UPDATE range SET device_begin_ns = begin_ns + 5000000,"
+                    " device_end_ns = end_ns + 6000000 WHERE step = 1");
+    sqlite3_close(f.db);
+    json_t *timeline = json_of("timeline run.db --step 1 --rows all --json", 0);
+    const json_t *points = json_object_get(timeline, "timeline"), *point;
+    int64_t before = 0;
+    size_t i;
+    json_array_foreach(points, i, point)
+    {
+        assert_true(whole(point, "device_ns") >= before);
+        before = whole(point, "device_ns");
+    }
+    // The first is 1 us and one of three events into its range.
+    point = json_array_get(points, 0);
+    assert_int_equal(whole(point, "device_ns") - whole(point, "ns"), 5000000 - 1000 + 1002000 / 3);
+    json_t *peak = json_of("peak run.db --step 1 --json", 0);
+    assert_true(whole(json_object_get(peak, "peak"), "device_ns") >
+                whole(json_object_get(peak, "peak"), "ns") + 5000000);
+    json_decref(peak);
+    json_decref(timeline);
+    struct outcome o = report("", "timeline run.db --step 1");
+    assert_non_null(strstr(o.out, "by host     device      alive"));
+    outcome_release(&o);
+    o = report("", "peak run.db --step 1");
+    assert_non_null(strstr(o.out, " after the step began, the device "));
+    outcome_release(&o);
+    // Of other steps it is not known.
+    timeline = json_of("timeline run.db --step 0 --rows 1 --json", 0);
+    point = json_array_get(json_object_get(timeline, "timeline"), 0);
+    assert_true(json_is_null(json_object_get(point, "device_ns")));
+    json_decref(timeline);
+}
+
 // Host memory that nothing was taken from or given back to in the step was alive all the same.
 static void test_timeline_of_what_was_there_before(void **state)
 {
@@ -431,6 +471,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_timeline_of_what_was_there_before, enter,
                                         folder_teardown),
+        cmocka_unit_test_setup_teardown(test_device_time, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
