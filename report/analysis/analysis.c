@@ -84,12 +84,14 @@ out:
 /* --- Options worth a reader's time -------------------------------------------------------------
  */
 
-// The techniques that decide where memory goes, and the value that means a technique is not used.
+// What decides where memory goes, and the value that means that it is not used. Layers that are not
+// computed cost neither time nor activations: a run without them is no run of its model.
 static const struct {
     const char *name, *off;
 } techniques[] = {
-    {"fsdp", "off"},     {"checkpoint", "none"}, {"offload", "none"},  {"optimizer", "device"},
-    {"tile-mlp", "off"}, {"tile-loss", "off"},   {"tile-attn", "off"}, {"upipe", "off"},
+    {"active-layers", "0"}, {"fsdp", "off"},         {"checkpoint", "none"},
+    {"offload", "none"},    {"optimizer", "device"}, {"tile-mlp", "off"},
+    {"tile-loss", "off"},   {"tile-attn", "off"},    {"upipe", "off"},
 };
 
 // `config` may spell tile-mlp or tile_mlp, on the top level or under "options".
@@ -138,6 +140,7 @@ static enum up_status read_options(const struct up_run *run, struct up_run_optio
     free(text);
     UP_TRY(up_query_end(&query, err));
     if (!config && json_error_code(&error) == json_error_out_of_memory) UP_TRY(up_no_memory(err));
+    options->known = json_is_object(config);
     for (int i = 0; i < UP_COUNT(techniques); i++) {
         char value[sizeof options->items->value];
         if (!option_text(find_option(config, techniques[i].name), value, sizeof value)) continue;

@@ -12,6 +12,7 @@ struct up_run_options {
         char name[32], value[64];
     } items[UP_FACTS_OPTIONS];
     int count;
+    bool known; // false: the run tells nothing of how it was configured
 };
 
 struct up_run_facts {
