@@ -50,7 +50,7 @@ static const struct up_option options[] = {
      .kind = UP_OPTION_INTEGER,
      .field = offsetof(struct tensors_options, limit),
      .fallback = "50",
-     .value = "N",
+     .value = "N|all",
      .help = "how many to list",
      .min = 1,
      .off = "all"},
@@ -88,14 +88,13 @@ static enum up_status check_category(const struct up_run *run, const char *categ
     for (int i = 0; i < UP_CATEGORY_COUNT; i++) {
         if (!strcmp(up_category_names[i], category)) return UP_OK;
         strncat(words, up_category_names[i], sizeof words - strlen(words) - 1);
-        strncat(words, " ", sizeof words - strlen(words) - 1);
+        strncat(words, i + 1 < UP_CATEGORY_COUNT ? "|" : "", sizeof words - strlen(words) - 1);
     }
     UP_TRY(up_query_open(&query, run, "SELECT 1 FROM tensor WHERE category = ?1 LIMIT 1",
                          UP_BIND_NONE, err));
     up_query_bind_text(&query, 1, category);
     UP_TRY(up_query_next(&query, &row, err));
-    if (!row)
-        rc = up_fail(err, UP_USAGE, "--category: expected one of %snot '%s'", words, category);
+    if (!row) rc = up_fail(err, UP_USAGE, "--category: expected %s, not '%s'", words, category);
 out:
     up_query_close(&query);
     return rc;

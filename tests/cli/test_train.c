@@ -112,7 +112,7 @@ static void test_refusals(void **state)
         {{"--steps"}, "--steps"},
         {{"--batch", "-1"}, "--batch"},
         {{"--lr", "fast"}, "--lr"},
-        {{"--beta1", "1"}, "--beta1"},
+        {{"--beta1", "1"}, "--beta1: expected a number from 0 and below 1, not '1'"},
         {{"--eps", "0"}, "--eps"},
         {{"--schedule", "linear"}, "constant|cosine"},
         {{"--model", "gpt2"}, "llama3-8b"},
@@ -143,6 +143,9 @@ static void test_refusals(void **state)
         {{"--cp", "5", "--seq", "7"}, "nearest that do: 4\n"},
         {{"--upipe", "3"}, "nearest legal: 2 and 4"},
         {{"--ranks", "1M"}, "--ranks: expected a whole number from 1 to 1048576, not '1M'"},
+        {{"--ranks", "6", "--cp", "4"}, "a multiple of --cp 4, nearest: 4 and 8\n"},
+        {{"--ranks", "3", "--dp", "4"}, "a multiple of --dp 4, nearest: 4\n"},
+        {{"--ranks", "5", "--cp", "2", "--dp", "2"}, "--cp times --dp, 2 x 2 = 4\n"},
         {{"--upipe", "9"}, "nearest legal: 8"},
         {{"--checkpoint", "block:2"}, "none|block|attn[:N]"},
         {{"--tile-mlp", "0"}, "--tile-mlp"},
@@ -157,6 +160,8 @@ static void test_refusals(void **state)
         program_must_refuse(&program, rows[i].says);
         if (folder_count(folder) != 1) fail_msg("'%s' left a file behind", rows[i].says);
     }
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--trace-steps", "0:1");
+    program_must_refuse(&program, "--trace-steps: expected --trace FILE beside it");
     folder_remove(folder);
 }
 

@@ -56,7 +56,7 @@ static void test_refusals(void **state)
     refused("timeline run.db --step 12", "--step");
     refused("timeline run.db --rows none", "--rows");
     refused("timeline run.db --space disk", "device|host");
-    refused("tensors run.db --category nonsense", "attention");
+    refused("tensors run.db --category nonsense", "|comm|workspace|data, not 'nonsense'\n");
     refused("tensors run.db --step 12", "steps with rows: 0-2");
     refused("tensors run.db --alive-at soon", "--alive-at");
 }
@@ -112,9 +112,9 @@ static void test_help(void **state)
     static const struct {
         const char *words, *told[4];
     } helps[] = {{"--help", {"peak", "tensors", "timeline", "--json"}},
-                 {"peak --help", {"--rank", "--step", "--limit", "--json"}},
-                 {"tensors --help", {"--category", "--layer", "--alive-at", "--limit"}},
-                 {"timeline --help", {"--rank", "--step", "--rows", "--json"}}};
+                 {"peak --help", {"--rank", "--step", "--limit N|all", "--json"}},
+                 {"tensors --help", {"--category", "--layer", "--alive-at", "--limit N|all"}},
+                 {"timeline --help", {"--rank", "--step", "--rows N|all", "--json"}}};
     for (size_t i = 0; i < sizeof helps / sizeof *helps; i++) {
         struct outcome o = report("", helps[i].words);
         assert_int_equal(o.status, 0);

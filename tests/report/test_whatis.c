@@ -591,6 +591,7 @@ static void test_refusals(void **state)
     expect_refusal("whatis", "expected a size");
     expect_refusal("whatis 58.15GiB", "--model");
     expect_refusal("whatis 58.15furlongs --model tiny", "58.15furlongs");
+    expect_refusal("whatis 58.15 --model tiny", "not '58.15'");
     expect_refusal("whatis 1GiB 2GiB 3GiB --model tiny", "expected a size");
     expect_refusal("whatis 1GiB --model gpt2", "gpt2");
     expect_refusal("whatis 1GiB --model moe", "moe");
