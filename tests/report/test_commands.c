@@ -207,6 +207,13 @@ static void test_timeline_and_tensors_agree(void **state)
              (long long)whole(timeline, "peak_seq"));
     json_t *tensors = json_of(words, 0);
     assert_int_equal(whole(json_object_get(tensors, "matches"), "bytes"), highest);
+    // By category as at the peak, which is that moment.
+    json_t *peak = json_of("peak run.db --step 1 --json", 0);
+    const json_t *parts = json_object_get(tensors, "categories");
+    const json_t *wanted = json_object_get(peak, "categories");
+    assert_true(json_array_size(parts) > 4);
+    assert_true(json_equal((json_t *)parts, (json_t *)wanted));
+    json_decref(peak);
     json_decref(tensors);
     // Few rows still show the peak.
     json_t *coarse = json_of("timeline run.db --step 1 --rows 2 --json", 0);
