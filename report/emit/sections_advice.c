@@ -223,14 +223,24 @@ static void emit_machine(struct up_emitter *emitter, const struct up_advice *adv
 static void emit_dominant(struct up_emitter *emitter, const struct up_forecast *f)
 {
     char text[CELL], bytes[UP_UNITS_TEXT];
-    if (f->beyond) return;
+    int count = 0;
+    while (!f->beyond && count < 3 && f->kind[count].bytes) count++;
     up_emit_line_begin(emitter, "dominant");
-    for (int i = 0; i < 3 && f->kind[i].bytes; i++) {
+    for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "%s %s", f->kind[i].name,
                  up_format_bytes(bytes, (uint64_t)f->kind[i].bytes));
         up_emit_piece(emitter, "{}", text);
     }
     up_emit_line_end(emitter);
+    up_emit_table_begin(emitter, "dominant", NULL, 0);
+    for (int i = 0; i < count; i++) {
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "kind", NULL, f->kind[i].name);
+        up_emit_text(emitter, "category", NULL, up_category_names[f->kind[i].category]);
+        up_emit_integer(emitter, "bytes", NULL, f->kind[i].bytes);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
 }
 
 void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, const char *path)
@@ -338,9 +348,11 @@ static void emit_choice(struct up_emitter *emitter, const struct up_advice *advi
     up_emit_piece(emitter, "peak {}", up_format_bytes(bytes, (uint64_t)f->peak_bytes));
     up_emit_piece(emitter, "{} of a device in all",
                   up_format_bytes(bytes, (uint64_t)up_forecast_device_need(f)));
-    up_emit_piece(
-        emitter, "{} of host memory",
-        up_format_bytes(bytes, (uint64_t)up_limits_host_need(&advice->limits, &best->config, f)));
+    // The tables tell what a rank takes; here it is held against the host's.
+    int64_t ranks = up_limits_ranks(&advice->limits, &best->config);
+    up_format_bytes(bytes, (uint64_t)up_limits_host_need(&advice->limits, &best->config, f));
+    snprintf(text, sizeof text, ranks == 1 ? "%s" : "%s for %lld ranks", bytes, (long long)ranks);
+    up_emit_piece(emitter, "host memory {}", text);
     change_text(slowdown(f, advice->now.forecast), text, sizeof text);
     if (best->config.seq == advice->config.seq) up_emit_piece(emitter, "step time {}", text);
     up_emit_line_end(emitter);

@@ -319,6 +319,34 @@ static void test_line_beside_saves(void **state)
     }
 }
 
+// Of the sizes that the text tells the JSON has each, and the text whose sum the host's is.
+static void test_json_tells_as_much(void **state)
+{
+    (void)state;
+    run_traced(trace, "--ranks 2 --stack fsdp");
+    program_run(&program, "upipe-report", "advise", trace, "--fit", "7MiB", "--json");
+    json_t *root = json_loads(program.out, 0, NULL), *kind;
+    char host[UP_UNITS_TEXT], line[160];
+    int64_t bytes =
+        json_integer_value(json_object_get(json_object_get(root, "fit"), "node_host_bytes"));
+    snprintf(line, sizeof line, "host memory %s for 2 ranks",
+             up_format_bytes(host, (uint64_t)bytes));
+    program_run(&program, "upipe-report", "advise", trace, "--fit", "7MiB");
+    assert_non_null(strstr(program.out, line));
+    const json_t *dominant = json_object_get(root, "dominant");
+    assert_int_equal(json_array_size(dominant), 3);
+    size_t i;
+    json_array_foreach(dominant, i, kind)
+    {
+        bytes = json_integer_value(json_object_get(kind, "bytes"));
+        snprintf(line, sizeof line, "%s %s", json_string_value(json_object_get(kind, "kind")),
+                 up_format_bytes(host, (uint64_t)bytes));
+        assert_non_null(strstr(program.out, line));
+        assert_non_null(json_string_value(json_object_get(kind, "category")));
+    }
+    json_decref(root);
+}
+
 static void test_longest_and_no(void **state)
 {
     (void)state;
@@ -398,6 +426,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_advise_adds_forecasts, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
+        cmocka_unit_test_setup_teardown(test_json_tells_as_much, enter, leave),
         cmocka_unit_test_setup_teardown(test_longest_and_no, enter, leave),
         cmocka_unit_test_setup_teardown(test_malformed, enter, leave),
     };
