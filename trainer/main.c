@@ -2,6 +2,7 @@
 #include "trainer/bench.h"
 #include "trainer/blas.h"
 #include "trainer/launch.h"
+#include "trainer/options/stored.h"
 #include "trainer/train.h"
 
 #include <errno.h>
@@ -64,15 +65,17 @@ static void usage(FILE *out)
           out);
 }
 
-// The command line as it is to stand in the trace, cut where it is very long.
+// The command line as it is to stand in the trace, cut where it is very long: it can be typed
+// again.
 static void join(char *text, size_t size, int argc, char **argv)
 {
-    size_t used = 0;
-    text[0] = 0;
-    for (int i = 0; i < argc && used + 2 < size; i++) {
-        int length = snprintf(text + used, size - used, "%s%s", i ? " " : "", argv[i]);
-        used += length > 0 ? (size_t)length : 0;
+    memset(text, 0, size);
+    FILE *out = fmemopen(text, size - 1, "w");
+    for (int i = 0; out && i < argc; i++) {
+        if (i) fputc(' ', out);
+        up_put_word(out, argv[i]);
     }
+    if (out) fclose(out);
 }
 
 // What CUDA and NCCL read from the environment when they start; what the user has set there stays.

@@ -62,12 +62,17 @@ static enum up_status read_meta(const struct up_run *run, struct up_run_facts *f
         const char *key;
         char *text;
     } texts[] = {
-        {"run_id", facts->run_id},   {"config_hash", facts->config_hash},
-        {"command", facts->command}, {"model", facts->model},
-        {"device", facts->device},   {"as", facts->as},
-        {"dtype", facts->dtype},     {"started", facts->started},
-        {"outcome", facts->outcome}, {"recorded_by", facts->recorded_by},
+        {"run_id", facts->run_id},
+        {"config_hash", facts->config_hash},
+        {"model", facts->model},
+        {"device", facts->device},
+        {"as", facts->as},
+        {"dtype", facts->dtype},
+        {"started", facts->started},
+        {"outcome", facts->outcome},
+        {"recorded_by", facts->recorded_by},
     };
+    UP_TRY(read_text(run, "command", facts->command, sizeof facts->command, err));
     for (int i = 0; i < UP_COUNT(texts); i++)
         UP_TRY(read_text(run, texts[i].key, texts[i].text, UP_META_TEXT, err));
     char complete[UP_META_TEXT];

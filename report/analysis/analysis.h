@@ -5,7 +5,7 @@
 
 #include "report/analysis/query.h"
 
-enum { UP_META_TEXT = 256, UP_FACTS_OPTIONS = 16 };
+enum { UP_META_TEXT = 256, UP_COMMAND_TEXT = 4096, UP_FACTS_OPTIONS = 16 };
 
 struct up_run_options {
     struct {
@@ -17,7 +17,7 @@ struct up_run_options {
 
 struct up_run_facts {
     // As meta has them; "" where it has not.
-    char run_id[UP_META_TEXT], config_hash[UP_META_TEXT], command[UP_META_TEXT],
+    char run_id[UP_META_TEXT], config_hash[UP_META_TEXT], command[UP_COMMAND_TEXT],
         model[UP_META_TEXT], device[UP_META_TEXT], as[UP_META_TEXT], dtype[UP_META_TEXT],
         started[UP_META_TEXT], outcome[UP_META_TEXT], recorded_by[UP_META_TEXT];
     // UP_NONE where meta has no such number.

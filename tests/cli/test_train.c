@@ -310,6 +310,31 @@ static void test_trace_and_report(void **state)
     folder_remove(folder);
 }
 
+// The command is in the trace and the report whole, and can be typed again.
+static void test_command_is_told(void **state)
+{
+    (void)state;
+    char folder[32], data[64], trace[300], wanted[LONG_COMMAND];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/a book's", folder);
+    print_to(trace, sizeof trace, "%s/%0200d.db", folder, 0);
+    file_write_text(data, 300);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "1", "--trace",
+                trace);
+    assert_int_equal(program.status, 0);
+    program_run(&program, "upipe-report", "peak", trace, "--json");
+    assert_int_equal(program.status, 0);
+    json_t *root = json_loads(program.out, 0, NULL);
+    print_to(wanted, sizeof wanted,
+             " --data '%s/a book'\\''s' --seq 64 --steps 1 --trace %s/%0200d.db", folder, folder,
+             0);
+    const char *command =
+        json_string_value(json_object_get(json_object_get(root, "run"), "command"));
+    assert_string_equal(strstr(command, " --data"), wanted);
+    json_decref(root);
+    folder_remove(folder);
+}
+
 // The live set in the trace is the allocator's own count, and leaves no room for what was asked.
 static void check_post_mortem(const char *trace)
 {
@@ -376,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),
+        cmocka_unit_test(test_command_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
