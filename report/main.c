@@ -95,10 +95,12 @@ int main(int argc, char **argv)
     int skipped = named != NULL;
     UP_TRY(up_options_parse(command->options, options, argc - skipped, argv + skipped, &arguments,
                             &error));
-    if (arguments.help)
+    if (arguments.help) {
         print_help(command, !named);
-    else
+        if (fflush(stdout)) rc = up_fail(&error, UP_FAILED, "the help could not be written: %m");
+    } else {
         UP_TRY(run_command(command, options, &arguments, &error));
+    }
 out:
     free(options);
     if (*error.text) fprintf(stderr, "upipe-report: %s\n", error.text);

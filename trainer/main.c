@@ -107,7 +107,9 @@ int main(int argc, char **argv)
         up_train_options_parse(&options, argc - bench, argv + bench, &arguments, &error);
     if (!rc && arguments.help) {
         usage(stdout);
-        return 0;
+        if (!fflush(stdout)) return UP_OK;
+        fprintf(stderr, "upipe-train: the help could not be written: %m\n");
+        return UP_FAILED;
     }
     if (!rc) rc = up_launch_find(up_launch_getenv, NULL, &launch, &error);
     if (!rc) {

@@ -97,10 +97,14 @@ static void test_steps_without_rows(void **state)
 static void test_full_disk(void **state)
 {
     (void)state;
-    struct outcome o = report("", "run.db >/dev/full");
-    assert_int_equal(o.status, 1);
-    assert_int_equal(count_lines(o.err), 1);
-    outcome_release(&o);
+    static const char *const words[] = {"run.db >/dev/full", "--help >/dev/full",
+                                        "peak --help >/dev/full"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct outcome o = report("", words[i]);
+        assert_int_equal(o.status, 1);
+        assert_int_equal(count_lines(o.err), 1);
+        outcome_release(&o);
+    }
 }
 
 /* --- Help --------------------------------------------------------------------------------------
