@@ -277,7 +277,8 @@ static void test_diverged(void **state)
 static void test_help(void **state)
 {
     (void)state;
-    assert_int_equal(system(UP_TEST_BUILD "/upipe-train --help >/dev/full 2>/dev/null") >> 8, 1);
+    assert_int_equal(system("'" UP_TEST_BUILD "/upipe-train' --help >/dev/full 2>/dev/null") >> 8,
+                     1);
     program_run(&program, "upipe-train", "--help");
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "--weight-decay D"));
