@@ -25,9 +25,12 @@ struct up_run_facts {
         steps_planned, events_written, recorder_ns, recorder_bytes, ring_waits;
     int64_t ranks_recorded, first_rank, last_rank; // of the ranks, in this trace; 0, UP_NONE
     int64_t layers; // with tensors of their own; UP_NONE where there are none
-    bool complete;  // the run closed its trace
-    bool injected;  // recorded by injection: of a program that is not ours, which has no steps
-    bool dry;       // a forecast
+    // On how many ranks of a cp group a KV head is, on average: above 1 where their query heads
+    // share it. NaN: not known.
+    double kv_copies;
+    bool complete; // the run closed its trace
+    bool injected; // recorded by injection: of a program that is not ours, which has no steps
+    bool dry;      // a forecast
     bool out_of_memory;
 
     struct up_run_options options; // memory techniques that are on

@@ -61,6 +61,9 @@ static void emit_shape(struct up_emitter *emitter, const struct up_run_facts *fa
     up_emit_known(emitter, "ranks", facts->ranks == 1 ? "{} rank" : "{} ranks", facts->ranks);
     up_emit_known(emitter, "cp", facts->ranks == 1 ? NULL : "cp {}", facts->cp);
     up_emit_known(emitter, "dp", facts->ranks == 1 ? NULL : "dp {}", facts->dp);
+    // What it costs that ranks outnumber them, or do not divide them.
+    up_emit_real(emitter, "kv_copies", facts->kv_copies > 1 ? "each KV head on {} ranks" : NULL,
+                 facts->kv_copies);
     up_emit_line_end(emitter);
 }
 
