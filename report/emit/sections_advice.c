@@ -220,6 +220,24 @@ static void emit_machine(struct up_emitter *emitter, const struct up_advice *adv
     up_emit_line_end(emitter);
 }
 
+// By name, so that nobody looks for them among the tensors, and with what to do about the largest.
+static void emit_libraries(struct up_emitter *emitter, const struct up_advice *advice)
+{
+    const struct up_forecast *f = advice->now.forecast;
+    bool usual = !advice->stored.options.nccl_buffers;
+    up_emit_object_begin(emitter, "libraries");
+    up_emit_line_begin(emitter, "libraries");
+    for (int i = 0; i < UP_LIBRARY_COUNT; i++) {
+        char form[CELL];
+        snprintf(form, sizeof form, "%s {}%s", up_library_names[i],
+                 i == UP_LIBRARY_NCCL && usual ? " (--nccl-buffers 1M makes it less)" : "");
+        if (f->library_bytes[i])
+            up_emit_bytes(emitter, up_library_names[i], form, f->library_bytes[i]);
+    }
+    up_emit_line_end(emitter);
+    up_emit_object_end(emitter);
+}
+
 static void emit_dominant(struct up_emitter *emitter, const struct up_forecast *f)
 {
     char text[CELL], bytes[UP_UNITS_TEXT];
@@ -268,6 +286,7 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
     up_emit_line_end(emitter);
     emit_dominant(emitter, f);
     emit_machine(emitter, advice);
+    emit_libraries(emitter, advice);
     if (advice->stored.options.device != UP_DEVICE_DRY &&
         !strcmp(up_forecaster_machine(advice->forecaster)->name, "generic"))
         up_emit_note(emitter, "step times are those of machine generic, not of the one that ran "

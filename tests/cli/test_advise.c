@@ -149,6 +149,10 @@ static void test_dry_goes_on(void **state)
     for (char *line = program.out, *end; (end = strchr(line, '\n')); line = end + 1)
         if (end - line > 100 && strncmp(line, "upipe-train", 11) != 0)
             fail_msg("too wide: %.*s", (int)(end - line), line);
+    // What libraries take has their names, and what makes the largest less.
+    assert_non_null(
+        strstr(program.out, "  libraries   context 545.6 MiB, cublas 514.0 MiB, cudnn "));
+    assert_non_null(strstr(program.out, "nccl 3.45 GiB (--nccl-buffers 1M makes it less)\n"));
     // A limit counts as the machine's memory does, and with --no-admission ends the forecast.
     program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "2GiB");
     assert_int_equal(program.status, 0);
