@@ -153,6 +153,18 @@ static void test_dry_goes_on(void **state)
     assert_non_null(
         strstr(program.out, "  libraries   context 545.6 MiB, cublas 514.0 MiB, cudnn "));
     assert_non_null(strstr(program.out, "nccl 3.45 GiB (--nccl-buffers 1M makes it less)\n"));
+    // Of any machine NCCL takes what the run's buffers make of it, as the run does.
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "llama3-8b", "--layers", "2",
+                "--seq", "64K", "--ranks", "2", "--machine", "h200", "--nccl-buffers", "1M",
+                "--steps", "1", "--trace", trace);
+    assert_int_equal(program.status, 0);
+    program_run(&program, "upipe-report", "advise", trace);
+    const char *libraries = strstr(program.out, "  libraries   ");
+    char own[256];
+    assert_non_null(libraries);
+    snprintf(own, sizeof own, "%.*s", (int)strcspn(libraries, "\n"), libraries);
+    program_run(&program, "upipe-report", "advise", trace, "--machine", "h200");
+    assert_non_null(strstr(program.out, own));
     // A limit counts as the machine's memory does, and with --no-admission ends the forecast.
     program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "2GiB");
     assert_int_equal(program.status, 0);
