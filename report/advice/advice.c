@@ -96,7 +96,7 @@ void up_advice_release(struct up_advice *advice)
 /* --- Stored --------------------------------------------------------------------------------------
  */
 
-enum { MAX_STORED = UP_TECHNIQUE_COUNT + UP_PATH_STEPS + 8 };
+enum { MAX_STORED = UP_TECHNIQUE_COUNT + UP_PATH_STEPS + UP_KNOB_POSITIONS + 8 };
 
 struct rows {
     struct up_store_prediction prediction[MAX_STORED];

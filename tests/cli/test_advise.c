@@ -265,6 +265,30 @@ static void test_advise_adds_forecasts(void **state)
 /* --- Advice
  * ------------------------------------------------------------------------------------ */
 
+// What is told of other lengths and stages is held against runs of them, too.
+static void test_every_forecast_is_stored(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked, *run;
+    } rows[] = {{"", "--layers 1 --upipe 4"}, {"--max-seq --fit 4MiB", NULL}};
+    char next[64], line[1024], out[8192];
+    snprintf(next, sizeof next, "%s/run.next.db", folder);
+    run_traced(trace, "--layers 1");
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        snprintf(line, sizeof line, "upipe-report advise run.db %s", rows[i].asked);
+        if (shell(line, out, sizeof out)) fail_msg("%s: %s", line, out);
+        out[strlen(out) - 1] = 0;
+        if (rows[i].run)
+            run_traced(next, rows[i].run);
+        else if (shell(strrchr(out, '\n') + 1, line, sizeof line))
+            fail_msg("%s", line);
+        program_run(&program, "upipe-report", "score", trace, next);
+        if (program.status) fail_msg("%s: %s", rows[i].asked, program.err);
+        unlink(next);
+    }
+}
+
 // The last line runs as it stands and takes what was said; what is quoted has a blank and a quote.
 static void test_fit_line_works(void **state)
 {
@@ -440,6 +464,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_dry_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(test_predictions_come_true, enter, leave),
         cmocka_unit_test_setup_teardown(test_advise_adds_forecasts, enter, leave),
+        cmocka_unit_test_setup_teardown(test_every_forecast_is_stored, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
         cmocka_unit_test_setup_teardown(test_json_tells_as_much, enter, leave),
