@@ -107,6 +107,19 @@ static enum up_status tell_command(struct up_emitter *emitter, const struct up_a
     return UP_OK;
 }
 
+// Every forecast that was told is stored, with those of the ladder and the path.
+static void store_all(const struct up_advice *advice, const char *path,
+                      const struct answers *answers)
+{
+    struct up_candidate more[UP_KNOB_POSITIONS + 3];
+    int count = 0;
+    for (int i = 0; i < answers->knob_count; i++) more[count++] = answers->knob[i];
+    if (answers->fits) more[count++] = answers->best;
+    if (answers->as_it_is.found) more[count++] = answers->as_it_is.best;
+    if (answers->any.found) more[count++] = answers->any.best;
+    up_advice_store(advice, path, more, count);
+}
+
 static void tell_all(struct up_emitter *emitter, const struct up_advice *advice,
                      const struct up_run *run, const struct up_run_facts *facts,
                      const struct advise_options *o, const struct answers *answers)
@@ -139,7 +152,7 @@ static enum up_status advise_by_reruns(const struct up_arguments *arguments,
     tell_all(emitter, &advice, run, &facts, o, &answers);
     UP_TRY(tell_command(emitter, &advice, answers.chosen, err));
     up_run_close(run);
-    up_advice_store(&advice, arguments->positional[0], &answers.best, answers.fits);
+    store_all(&advice, arguments->positional[0], &answers);
     // Nothing fits: that is the answer.
     if (!answers.chosen && (answers.fit_asked || o->max_seq)) rc = UP_FAILED;
 out:

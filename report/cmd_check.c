@@ -239,13 +239,13 @@ static void list_differences(const struct up_config_differences *d,
     int64_t listed = 0, all = 0;
     text[0] = 0;
     for (int64_t i = 0; i < d->count; i++) {
-        char one[320];
+        char one[320], now[64], before[64];
         const struct up_config_difference *item = &d->items[i];
         if (follows(d, item)) continue;
         all++;
-        int length = snprintf(one, sizeof one, "%s%s %s (baseline %s)", listed ? ", " : "",
-                              item->name, *item->value[1] ? item->value[1] : "not there",
-                              *item->value[0] ? item->value[0] : "not there");
+        int length =
+            snprintf(one, sizeof one, "%s%s %s (baseline %s)", listed ? ", " : "", item->name,
+                     up_config_value_text(item, 1, now), up_config_value_text(item, 0, before));
         if (listed < all - 1 || used + (size_t)length >= LIST_TEXT) continue;
         memcpy(text + used, one, (size_t)length + 1);
         used += (size_t)length;
@@ -262,8 +262,16 @@ static enum up_status note_config(struct check *check, struct up_error *err)
     enum up_status rc = up_config_compare(&check->baseline->run, &check->run->run, &d, err);
     char text[LIST_TEXT + MORE_TEXT];
     if (rc == UP_OK) list_differences(&d, text);
-    bool same = !strcmp(check->run->facts.config_hash, check->baseline->facts.config_hash);
-    up_emit_flag(check->emitter, "same_config", NULL, same);
+    const char *own = check->run->facts.config_hash, *base = check->baseline->facts.config_hash;
+    if (*own && *base)
+        up_emit_flag(check->emitter, "same_config", NULL, !strcmp(own, base));
+    else
+        up_emit_null(check->emitter, "same_config");
+    if (rc == UP_OK && (d.unknown[0] || d.unknown[1]))
+        up_emit_note(check->emitter, "how %s configured was not recorded",
+                     !d.unknown[1]   ? "the baseline was"
+                     : !d.unknown[0] ? "this run was"
+                                     : "this run and the baseline were");
     if (rc == UP_OK && *text)
         up_emit_note(check->emitter, "configured otherwise than the baseline: %s", text);
     up_config_differences_release(&d);

@@ -17,7 +17,7 @@ static const struct up_option options[] = {{.name = "limit",
                                             .kind = UP_OPTION_INTEGER,
                                             .field = offsetof(struct diff_options, limit),
                                             .fallback = "8",
-                                            .value = "N",
+                                            .value = "N|all",
                                             .help = "how many layers and kinds of tensors to list",
                                             .min = 1,
                                             .off = "all",
@@ -61,6 +61,9 @@ static void emit_config(struct up_emitter *emitter, const struct up_config_diffe
         up_emit_text(emitter, "option", NULL, d->name);
         up_emit_text(emitter, "a", NULL, or_null(d->value[0]));
         up_emit_text(emitter, "b", NULL, or_null(d->value[1]));
+        char text[64];
+        up_emit_cell(emitter, "a", up_config_value_text(d, 0, text));
+        up_emit_cell(emitter, "b", up_config_value_text(d, 1, text));
         up_emit_row_end(emitter);
     }
     up_emit_table_end(emitter);
@@ -264,7 +267,13 @@ static enum up_status emit_diff(struct up_emitter *emitter, const struct up_meas
     emit_run(emitter, "b", "B", b);
     note_state(emitter, "A", a);
     note_state(emitter, "B", b);
-    if (!differences->count) up_emit_note(emitter, "both were configured alike");
+    if (differences->unknown[0] || differences->unknown[1])
+        up_emit_note(emitter, "how %s configured was not recorded",
+                     !differences->unknown[1]   ? "A was"
+                     : !differences->unknown[0] ? "B was"
+                                                : "A and B were");
+    else if (!differences->count)
+        up_emit_note(emitter, "both were configured alike");
     emit_config(emitter, differences);
     emit_figures(emitter, a, b);
     emit_place(emitter, "peak_a", "peak of A", a);

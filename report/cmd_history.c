@@ -117,21 +117,28 @@ static void append(char *text, size_t size, const char *word, const char *value)
     snprintf(text + used, size - used, "%s%s%s", used ? " " : "", word, value);
 }
 
-// "fsdp cp4 block host tiles up8": the techniques in the order of the ladder, shortly.
+// "fsdp cp4 block host tiles up8": the techniques in the order of the ladder, shortly; before them
+// what leaves out most of the model. "" where they are not known.
 static void techniques_of(const struct up_run_facts *facts, char *text, size_t size)
 {
     static const struct {
         const char *option, *word;
         bool valued;
-    } words[] = {{"fsdp", "fsdp", false},     {"checkpoint", "", true}, {"offload", "", true},
-                 {"optimizer", "opt-", true}, {"tile-mlp", "", false},  {"tile-loss", "", false},
-                 {"tile-attn", "", false},    {"upipe", "up", true}};
+    } words[] = {{"active-layers", "active", true},
+                 {"fsdp", "fsdp", false},
+                 {"checkpoint", "", true},
+                 {"offload", "", true},
+                 {"optimizer", "opt-", true},
+                 {"tile-mlp", "", false},
+                 {"tile-loss", "", false},
+                 {"tile-attn", "", false},
+                 {"upipe", "up", true}};
     char cp[UP_UNITS_TEXT];
     const char *tiles = NULL;
     text[0] = 0;
     snprintf(cp, sizeof cp, "%lld", (long long)facts->cp);
     for (int w = 0; w < UP_COUNT(words); w++) {
-        if (w == 1 && facts->cp > 1) append(text, size, "cp", cp);
+        if (w == 2 && facts->cp > 1) append(text, size, "cp", cp);
         for (int i = 0; i < facts->options.count; i++) {
             if (strcmp(facts->options.items[i].name, words[w].option) != 0) continue;
             bool tile = !strncmp(words[w].option, "tile", 4);
@@ -140,9 +147,9 @@ static void techniques_of(const struct up_run_facts *facts, char *text, size_t s
                 append(text, size, words[w].word,
                        words[w].valued ? facts->options.items[i].value : "");
         }
-        if (w == 6 && tiles) append(text, size, tiles, "");
+        if (w == 7 && tiles) append(text, size, tiles, "");
     }
-    if (!*text) append(text, size, "none", "");
+    if (!*text && facts->options.known) append(text, size, "none", "");
 }
 
 // The last so many parts of the path.
@@ -166,6 +173,12 @@ static const char *short_name(const struct line *lines, int count, const struct 
     return end_of(line->path, parts);
 }
 
+// "" is what is not known.
+static void emit_told(struct up_emitter *emitter, const char *key, const char *text)
+{
+    up_emit_text(emitter, key, NULL, *text ? text : NULL);
+}
+
 static void emit_line(struct up_emitter *emitter, const struct line *line, const char *name)
 {
     const struct up_run_facts *facts = &line->facts;
@@ -175,11 +188,11 @@ static void emit_line(struct up_emitter *emitter, const struct line *line, const
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "run", NULL, line->path);
     up_emit_cell(emitter, "run", name);
-    up_emit_text(emitter, "started", NULL, facts->started);
+    emit_told(emitter, "started", facts->started);
     up_emit_cell(emitter, "started", day);
-    up_emit_text(emitter, "model", NULL, facts->model);
-    up_emit_text(emitter, "device", NULL, facts->device);
-    up_emit_text(emitter, "dtype", NULL, facts->dtype);
+    emit_told(emitter, "model", facts->model);
+    emit_told(emitter, "device", facts->device);
+    emit_told(emitter, "dtype", facts->dtype);
     up_emit_known(emitter, "ranks", NULL, facts->ranks);
     up_emit_known(emitter, "cp", NULL, facts->cp);
     up_emit_known(emitter, "dp", NULL, facts->dp);
@@ -188,7 +201,7 @@ static void emit_line(struct up_emitter *emitter, const struct line *line, const
     else
         up_emit_tokens(emitter, "seq_len", NULL, facts->seq_len);
     up_emit_known(emitter, "batch", NULL, facts->batch);
-    up_emit_text(emitter, "techniques", NULL, techniques);
+    emit_told(emitter, "techniques", techniques);
     if (line->peak_bytes == UP_NONE)
         up_emit_null(emitter, "peak_bytes");
     else
@@ -197,8 +210,9 @@ static void emit_line(struct up_emitter *emitter, const struct line *line, const
     up_emit_rate(emitter, "tokens_per_s", NULL, facts->tokens_per_s);
     up_emit_integer(emitter, "steps_done", NULL, facts->steps_done);
     up_emit_text(emitter, "outcome", NULL, outcome_of(line));
-    up_emit_text(emitter, "config_hash", NULL, facts->config_hash);
-    up_emit_text(emitter, "run_id", NULL, facts->run_id);
+    emit_told(emitter, "config_hash", facts->config_hash);
+    emit_told(emitter, "run_id", facts->run_id);
+    up_emit_known(emitter, "accum", NULL, facts->accum);
     up_emit_row_end(emitter);
 }
 

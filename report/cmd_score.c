@@ -169,6 +169,11 @@ static enum up_status refuse(const struct up_run *old, const struct up_measured 
                              const struct forecasts *forecasts, struct up_error *err)
 {
     char known[512] = "";
+    if (!*m->facts.config_hash)
+        return up_fail(err, UP_USAGE,
+                       "%s: expected a run that tells its configuration (config_hash in meta), "
+                       "which is what forecasts are for",
+                       m->run.path);
     if (!forecasts->count)
         return up_fail(err, UP_USAGE,
                        "%s: expected a run.db with forecasts, it holds none (upipe-report advise "

@@ -29,7 +29,7 @@ static const struct up_option options[] = {
      .kind = UP_OPTION_INTEGER,
      .field = offsetof(struct tensors_options, alive_at),
      .value = "SEQ",
-     .help = "only those alive at this moment of their rank"},
+     .help = "only those alive at this moment of their rank; also told by category"},
     {.name = "rank",
      .kind = UP_OPTION_INTEGER,
      .field = offsetof(struct tensors_options, rank),
@@ -50,7 +50,7 @@ static const struct up_option options[] = {
      .kind = UP_OPTION_INTEGER,
      .field = offsetof(struct tensors_options, limit),
      .fallback = "50",
-     .value = "N",
+     .value = "N|all",
      .help = "how many to list",
      .min = 1,
      .off = "all"},
@@ -88,21 +88,60 @@ static enum up_status check_category(const struct up_run *run, const char *categ
     for (int i = 0; i < UP_CATEGORY_COUNT; i++) {
         if (!strcmp(up_category_names[i], category)) return UP_OK;
         strncat(words, up_category_names[i], sizeof words - strlen(words) - 1);
-        strncat(words, " ", sizeof words - strlen(words) - 1);
+        strncat(words, i + 1 < UP_CATEGORY_COUNT ? "|" : "", sizeof words - strlen(words) - 1);
     }
     UP_TRY(up_query_open(&query, run, "SELECT 1 FROM tensor WHERE category = ?1 LIMIT 1",
                          UP_BIND_NONE, err));
     up_query_bind_text(&query, 1, category);
     UP_TRY(up_query_next(&query, &row, err));
-    if (!row)
-        rc = up_fail(err, UP_USAGE, "--category: expected one of %snot '%s'", words, category);
+    if (!row) rc = up_fail(err, UP_USAGE, "--category: expected %s, not '%s'", words, category);
+out:
+    up_query_close(&query);
+    return rc;
+}
+
+// Of names of the same bytes the newest says what they are.
+static const char categories_sql[] =
+    "SELECT category, CAST(total(largest) AS INTEGER) AS bytes, count(*) FROM"
+    " (SELECT category, max(max(bytes, 0)) OVER (PARTITION BY rank, storage_id) AS largest,"
+    "  row_number() OVER (PARTITION BY rank, storage_id ORDER BY alloc_seq DESC) AS place" MATCHING
+    ") WHERE place = 1 GROUP BY category ORDER BY bytes DESC, category";
+
+// What is alive at one moment is a whole with parts.
+static enum up_status emit_categories(const struct up_run *run, const struct tensors_options *o,
+                                      int64_t whole, struct up_emitter *emitter,
+                                      struct up_error *err)
+{
+    static const struct up_column columns[] = {{"category", "category", false, 12, 28},
+                                               {"bytes", "bytes", true, 9, 0},
+                                               {"share", "share", true, 6, 0},
+                                               {"tensors", "tensors", true, 7, 0}};
+    enum up_status rc = UP_OK;
+    struct up_query query = {0};
+    bool row;
+    UP_TRY(open_matching(run, categories_sql, o, &query, err));
+    up_emit_table_begin(emitter, "categories", columns, UP_COUNT(columns));
+    for (;;) {
+        char category[64];
+        UP_TRY(up_query_next(&query, &row, err));
+        if (!row) break;
+        int64_t bytes = up_query_integer(&query, 1, 0);
+        up_query_copy(&query, 0, category, sizeof category);
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "category", NULL, category);
+        up_emit_bytes(emitter, "bytes", NULL, bytes);
+        up_emit_share(emitter, "share", NULL, whole > 0 ? (double)bytes / (double)whole : 0);
+        up_emit_integer(emitter, "tensors", NULL, up_query_integer(&query, 2, 0));
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
 out:
     up_query_close(&query);
     return rc;
 }
 
 static enum up_status emit_totals(const struct up_run *run, const struct tensors_options *o,
-                                  struct up_emitter *emitter, struct up_error *err)
+                                  int64_t *bytes, struct up_emitter *emitter, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_query query = {0};
@@ -117,8 +156,8 @@ static enum up_status emit_totals(const struct up_run *run, const struct tensors
     up_emit_heading_begin(emitter);
     up_emit_text(emitter, "path", "{}", run->path);
     up_emit_integer(emitter, "tensors", "{} tensors match", up_query_integer(&query, 0, 0));
-    up_emit_bytes(emitter, "bytes", o->alive_at < 0 ? NULL : "{} alive there",
-                  up_query_integer(&query, 1, 0));
+    *bytes = up_query_integer(&query, 1, 0);
+    up_emit_bytes(emitter, "bytes", o->alive_at < 0 ? NULL : "{} alive there", *bytes);
     up_emit_line_end(emitter);
     up_emit_object_end(emitter);
 out:
@@ -240,7 +279,7 @@ static enum up_status run_tensors(const void *values, const struct up_arguments 
 {
     enum up_status rc = UP_OK;
     struct tensors_options o = *(const struct tensors_options *)values;
-    int64_t asked = o.step;
+    int64_t asked = o.step, bytes = 0;
     struct up_run run = {0};
     struct up_run_facts facts;
     UP_TRY(up_run_open_only(arguments, &run, err));
@@ -248,11 +287,12 @@ static enum up_status run_tensors(const void *values, const struct up_arguments 
     UP_TRY(up_rank_check(&run, o.rank, err));
     UP_TRY(check_category(&run, o.category, err));
     if (asked != UP_NONE) UP_TRY(up_step_find(&run, o.rank, asked, &o.step, err));
-    UP_TRY(emit_totals(&run, &o, emitter, err));
+    UP_TRY(emit_totals(&run, &o, &bytes, emitter, err));
     up_section_incomplete(emitter, &facts);
     if (asked != o.step)
         up_emit_note(emitter, "step %lld repeated step %lld event for event: these are step %lld's",
                      (long long)asked, (long long)o.step, (long long)o.step);
+    if (o.alive_at >= 0) UP_TRY(emit_categories(&run, &o, bytes, emitter, err));
     UP_TRY(emit_rows(&run, &o, emitter, err));
 out:
     up_run_close(&run);

@@ -1,6 +1,7 @@
 /* timeline: the memory of one step, event by event. In order of seq, which is exact, with the time
  * beside it. Where there are more events than rows, a row is the highest of its share of them: no
  * peak is lost. */
+#include "report/analysis/device_time.h"
 #include "report/analysis/peak.h"
 #include "report/analysis/ranges.h"
 #include "report/analysis/replay.h"
@@ -36,7 +37,7 @@ static const struct up_option options[] = {{.name = "rank",
                                             .kind = UP_OPTION_INTEGER,
                                             .field = offsetof(struct timeline_options, rows),
                                             .fallback = "40",
-                                            .value = "N",
+                                            .value = "N|all",
                                             .help = "at most so many rows",
                                             .min = 1,
                                             .off = "all"},
@@ -45,15 +46,22 @@ static const struct up_option options[] = {{.name = "rank",
 
 enum { BAR_WIDTH = 36 };
 
-static const struct up_column columns[] = {{"time", "time", true, 9, 0},
-                                           {"live_bytes", "alive", true, 9, 0},
-                                           {"bar", "", false, BAR_WIDTH, 0},
-                                           {"phase", "phase", false, 9, 10},
-                                           {"where", "within", false, 0, 24}};
+#define TIMELINE_COLUMNS                                                                           \
+    {"live_bytes", "alive", true, 9, 0}, {"bar", "", false, BAR_WIDTH, 0},                         \
+        {"phase", "phase", false, 9, 10},                                                          \
+    {                                                                                              \
+        "where", "within", false, 0, 24                                                            \
+    }
+
+static const struct up_column columns[] = {{"time", "time", true, 9, 0}, TIMELINE_COLUMNS};
+// Where it is known when the device was there, too.
+static const struct up_column timed_columns[] = {
+    {"time", "by host", true, 9, 0}, {"device_time", "device", true, 9, 0}, TIMELINE_COLUMNS};
 
 /* What all rows share. */
 struct scale {
     int64_t start_ns;
+    struct up_device_times device;
     const struct up_replay_point *highest;
     char phase[64]; // of the row before
 };
@@ -82,8 +90,13 @@ static void emit_point(struct up_emitter *emitter, const struct up_replay_point 
     up_emit_row_begin(emitter);
     up_emit_integer(emitter, "seq", NULL, point->seq);
     up_emit_integer(emitter, "ns", NULL, point->ns);
-    double seconds = ((double)point->ns - (double)scale->start_ns) * 1e-9;
-    up_emit_cell(emitter, "time", up_format_seconds(time, seconds));
+    int64_t device_ns = up_device_time_at(&scale->device, point->seq);
+    up_emit_known(emitter, "device_ns", NULL, device_ns);
+    double start = (double)scale->start_ns;
+    up_emit_cell(emitter, "time", up_format_seconds(time, ((double)point->ns - start) * 1e-9));
+    if (device_ns != UP_NONE)
+        up_emit_cell(emitter, "device_time",
+                     up_format_seconds(time, ((double)device_ns - start) * 1e-9));
     up_emit_bytes(emitter, "live_bytes", NULL, point->live_bytes);
     up_emit_bar(emitter, "bar", (double)point->live_bytes / full, BAR_WIDTH);
     emit_where(emitter, range, point == scale->highest, scale);
@@ -91,26 +104,30 @@ static void emit_point(struct up_emitter *emitter, const struct up_replay_point 
     up_emit_row_end(emitter);
 }
 
-static enum up_status emit_points(const struct up_run *run, int64_t rank,
+static enum up_status emit_points(const struct up_run *run, const struct up_peak *peak,
                                   const struct up_replay *replay, int64_t first, int64_t end,
                                   int64_t limit, struct up_emitter *emitter, struct up_error *err)
 {
     UP_ASSERT(replay->points && end > first);
+    enum up_status rc = UP_OK;
     int64_t count = end - first, rows = limit ? up_min(limit, count) : count;
     struct scale scale = {.start_ns = replay->points[first].ns,
                           .highest = up_replay_highest(replay, first, end)};
-    struct up_ranges ranges;
-    enum up_status rc = up_ranges_read(run, rank, replay->points[first].seq,
-                                       replay->points[end - 1].seq, &ranges, err);
-    if (rc != UP_OK) return rc;
-    up_emit_table_begin(emitter, "timeline", columns, UP_COUNT(columns));
+    struct up_ranges ranges = {0};
+    UP_TRY(up_ranges_read(run, peak->rank, replay->points[first].seq, replay->points[end - 1].seq,
+                          &ranges, err));
+    UP_TRY(up_device_times_read(run, peak->rank, peak->step, &scale.device, err));
+    up_emit_table_begin(emitter, "timeline", scale.device.count ? timed_columns : columns,
+                        scale.device.count ? UP_COUNT(timed_columns) : UP_COUNT(columns));
     for (int64_t row = 0; row < rows; row++) {
         int64_t from = first + row * count / rows, to = first + (row + 1) * count / rows;
         emit_point(emitter, up_replay_highest(replay, from, to), &ranges, &scale);
     }
     up_emit_table_end(emitter);
+out:
+    up_device_times_release(&scale.device);
     up_ranges_release(&ranges);
-    return UP_OK;
+    return rc;
 }
 
 static void emit_heading(struct up_emitter *emitter, const struct up_run *run,
@@ -173,8 +190,7 @@ static enum up_status run_timeline(const void *values, const struct up_arguments
     up_replay_span(&replay, peak.step, &first, &end);
     emit_heading(emitter, &run, &peak, o, find_highest(&replay, first, end, peak.seq), end - first);
     up_section_incomplete(emitter, &facts);
-    if (end > first)
-        UP_TRY(emit_points(&run, peak.rank, &replay, first, end, o->rows, emitter, err));
+    if (end > first) UP_TRY(emit_points(&run, &peak, &replay, first, end, o->rows, emitter, err));
 out:
     up_replay_release(&replay);
     up_run_close(&run);

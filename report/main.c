@@ -49,6 +49,16 @@ static void print_help(const struct up_command *command, bool all)
     up_options_help(command->options, stdout);
 }
 
+static enum up_status tell_of_itself(const struct up_command *command, bool all,
+                                     const struct up_arguments *arguments, struct up_error *err)
+{
+    if (arguments->help)
+        print_help(command, all);
+    else
+        printf("upipe-report %s\n", up_version);
+    return fflush(stdout) ? up_fail(err, UP_FAILED, "the help could not be written: %m") : UP_OK;
+}
+
 static struct up_emit_style choose_style(const struct up_report_options *options)
 {
     const char *no_colour = getenv("NO_COLOR");
@@ -97,10 +107,8 @@ int main(int argc, char **argv)
     int skipped = named != NULL;
     UP_TRY(up_options_parse(command->options, options, argc - skipped, argv + skipped, &arguments,
                             &error));
-    if (arguments.help)
-        print_help(command, !named);
-    else if (arguments.version)
-        printf("upipe-report %s\n", up_version);
+    if (arguments.help || arguments.version)
+        UP_TRY(tell_of_itself(command, !named, &arguments, &error));
     else
         UP_TRY(run_command(command, options, &arguments, &error));
 out:

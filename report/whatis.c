@@ -34,6 +34,7 @@ bool up_printed_size_parse(const char *text, struct up_printed_size *size)
     double one = unit_bytes(unit);
     double half = 0.5 * pow(10, point ? -(double)(text + length - point - 1) : 0) * one;
     *size = (struct up_printed_size){value * one, value * one - half, value * one + half};
+    if (point && one == 1) return false; // there are no parts of a byte: the unit was forgotten
     return one > 0 && value > 0 && size->low > 0 && size->high < 0x1p60;
 }
 

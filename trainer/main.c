@@ -3,6 +3,7 @@
 #include "trainer/bench.h"
 #include "trainer/blas.h"
 #include "trainer/launch.h"
+#include "trainer/options/stored.h"
 #include "trainer/train.h"
 
 #include <errno.h>
@@ -64,15 +65,28 @@ static void usage(FILE *out)
           out);
 }
 
-// The command line as it is to stand in the trace, cut where it is very long.
+static int tell_of_itself(const struct up_arguments *arguments)
+{
+    if (arguments->help)
+        usage(stdout);
+    else
+        printf("upipe-train %s (%s)\n", up_version, UPIPE_CUDA ? "with CUDA" : "without CUDA");
+    if (!fflush(stdout)) return UP_OK;
+    fprintf(stderr, "upipe-train: the help could not be written: %m\n");
+    return UP_FAILED;
+}
+
+// The command line as it is to stand in the trace, cut where it is very long: it can be typed
+// again.
 static void join(char *text, size_t size, int argc, char **argv)
 {
-    size_t used = 0;
-    text[0] = 0;
-    for (int i = 0; i < argc && used + 2 < size; i++) {
-        int length = snprintf(text + used, size - used, "%s%s", i ? " " : "", argv[i]);
-        used += length > 0 ? (size_t)length : 0;
+    memset(text, 0, size);
+    FILE *out = fmemopen(text, size - 1, "w");
+    for (int i = 0; out && i < argc; i++) {
+        if (i) fputc(' ', out);
+        up_put_word(out, argv[i]);
     }
+    if (out) fclose(out);
 }
 
 // What CUDA and NCCL read from the environment when they start; what the user has set there stays.
@@ -102,14 +116,7 @@ int main(int argc, char **argv)
     int bench = argc > 1 && !strcmp(argv[1], "bench");
     enum up_status rc =
         up_train_options_parse(&options, argc - bench, argv + bench, &arguments, &error);
-    if (!rc && arguments.help) {
-        usage(stdout);
-        return 0;
-    }
-    if (!rc && arguments.version) {
-        printf("upipe-train %s (%s)\n", up_version, UPIPE_CUDA ? "with CUDA" : "without CUDA");
-        return 0;
-    }
+    if (!rc && (arguments.help || arguments.version)) return tell_of_itself(&arguments);
     if (!rc) rc = up_launch_find(up_launch_getenv, NULL, &launch, &error);
     if (!rc) {
         if (up_train_device(&options) == UP_DEVICE_CPU) up_blas_choose_kernels(argv);

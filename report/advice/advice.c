@@ -32,8 +32,11 @@ static enum up_status choose_limits(const struct up_advice_asked *asked, struct 
     enum up_status rc = UP_OK;
     struct up_machine machine = advice->stored.machine;
     int64_t limit = advice->stored.options.memory_limit;
-    if (asked->machine) UP_TRY(up_machine_find(asked->machine, &machine, err));
-    if (asked->machine) advice->stored.options.machine = asked->machine; // of the command to paste
+    if (asked->machine) {
+        UP_TRY(up_machine_find(asked->machine, &machine, err));
+        up_admission_buffers(&advice->stored.options, &machine); // as in the one that was stored
+        advice->stored.options.machine = asked->machine;         // of the command to paste
+    }
     if (asked->fit && (!limit || asked->fit < limit)) limit = asked->fit;
     advice->limits = up_limits_of(&machine, advice->config.as, limit);
     advice->forecaster = up_forecaster_create(&machine, 0);
@@ -93,7 +96,7 @@ void up_advice_release(struct up_advice *advice)
 /* --- Stored --------------------------------------------------------------------------------------
  */
 
-enum { MAX_STORED = UP_TECHNIQUE_COUNT + UP_PATH_STEPS + 8 };
+enum { MAX_STORED = UP_TECHNIQUE_COUNT + UP_PATH_STEPS + UP_KNOB_POSITIONS + 8 };
 
 struct rows {
     struct up_store_prediction prediction[MAX_STORED];

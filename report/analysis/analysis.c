@@ -62,12 +62,17 @@ static enum up_status read_meta(const struct up_run *run, struct up_run_facts *f
         const char *key;
         char *text;
     } texts[] = {
-        {"run_id", facts->run_id},   {"config_hash", facts->config_hash},
-        {"command", facts->command}, {"model", facts->model},
-        {"device", facts->device},   {"as", facts->as},
-        {"dtype", facts->dtype},     {"started", facts->started},
-        {"outcome", facts->outcome}, {"recorded_by", facts->recorded_by},
+        {"run_id", facts->run_id},
+        {"config_hash", facts->config_hash},
+        {"model", facts->model},
+        {"device", facts->device},
+        {"as", facts->as},
+        {"dtype", facts->dtype},
+        {"started", facts->started},
+        {"outcome", facts->outcome},
+        {"recorded_by", facts->recorded_by},
     };
+    UP_TRY(read_text(run, "command", facts->command, sizeof facts->command, err));
     for (int i = 0; i < UP_COUNT(texts); i++)
         UP_TRY(read_text(run, texts[i].key, texts[i].text, UP_META_TEXT, err));
     char complete[UP_META_TEXT];
@@ -84,12 +89,14 @@ out:
 /* --- Options worth a reader's time -------------------------------------------------------------
  */
 
-// The techniques that decide where memory goes, and the value that means a technique is not used.
+// What decides where memory goes, and the value that means that it is not used. Layers that are not
+// computed cost neither time nor activations: a run without them is no run of its model.
 static const struct {
     const char *name, *off;
 } techniques[] = {
-    {"fsdp", "off"},     {"checkpoint", "none"}, {"offload", "none"},  {"optimizer", "device"},
-    {"tile-mlp", "off"}, {"tile-loss", "off"},   {"tile-attn", "off"}, {"upipe", "off"},
+    {"active-layers", "0"}, {"fsdp", "off"},         {"checkpoint", "none"},
+    {"offload", "none"},    {"optimizer", "device"}, {"tile-mlp", "off"},
+    {"tile-loss", "off"},   {"tile-attn", "off"},    {"upipe", "off"},
 };
 
 // `config` may spell tile-mlp or tile_mlp, on the top level or under "options".
@@ -121,9 +128,28 @@ static bool option_text(const json_t *value, char *text, size_t size)
     return true;
 }
 
-static enum up_status read_options(const struct up_run *run, struct up_run_options *options,
+static int64_t whole(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key)); // 0 where there is none
+}
+
+// Ranks own query heads in equal parts, and have the KV heads of those.
+static double read_kv_copies(const json_t *config)
+{
+    const json_t *inner = json_object_get(config, "config");
+    const json_t *model = json_object_get(inner, "model");
+    int64_t heads = whole(model, "heads"), kv = whole(model, "kv_heads"), cp = whole(inner, "cp");
+    int64_t held = 0;
+    if (kv < 1 || cp < 1 || cp > heads || heads > 1 << 20 || heads % kv || heads % cp) return NAN;
+    for (int64_t r = 0, each = heads / cp, group = heads / kv; r < cp; r++)
+        held += ((r + 1) * each - 1) / group - r * each / group + 1;
+    return (double)held / (double)kv;
+}
+
+static enum up_status read_options(const struct up_run *run, struct up_run_facts *facts,
                                    struct up_error *err)
 {
+    struct up_run_options *options = &facts->options;
     enum up_status rc = UP_OK;
     struct up_query query = {0};
     bool row;
@@ -138,6 +164,8 @@ static enum up_status read_options(const struct up_run *run, struct up_run_optio
     free(text);
     UP_TRY(up_query_end(&query, err));
     if (!config && json_error_code(&error) == json_error_out_of_memory) UP_TRY(up_no_memory(err));
+    options->known = json_is_object(config);
+    facts->kv_copies = read_kv_copies(config);
     for (int i = 0; i < UP_COUNT(techniques); i++) {
         char value[sizeof options->items->value];
         if (!option_text(find_option(config, techniques[i].name), value, sizeof value)) continue;
@@ -276,7 +304,7 @@ enum up_status up_run_facts_read(const struct up_run *run, struct up_run_facts *
     enum up_status rc = UP_OK;
     *facts = (struct up_run_facts){0};
     UP_TRY(read_meta(run, facts, err));
-    UP_TRY(read_options(run, &facts->options, err));
+    UP_TRY(read_options(run, facts, err));
     UP_TRY(read_steps(run, facts, err));
     UP_TRY(read_diagnostics(run, facts, err));
 out:

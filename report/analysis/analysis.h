@@ -5,18 +5,19 @@
 
 #include "report/analysis/query.h"
 
-enum { UP_META_TEXT = 256, UP_FACTS_OPTIONS = 16 };
+enum { UP_META_TEXT = 256, UP_COMMAND_TEXT = 4096, UP_FACTS_OPTIONS = 16 };
 
 struct up_run_options {
     struct {
         char name[32], value[64];
     } items[UP_FACTS_OPTIONS];
     int count;
+    bool known; // false: the run tells nothing of how it was configured
 };
 
 struct up_run_facts {
     // As meta has them; "" where it has not.
-    char run_id[UP_META_TEXT], config_hash[UP_META_TEXT], command[UP_META_TEXT],
+    char run_id[UP_META_TEXT], config_hash[UP_META_TEXT], command[UP_COMMAND_TEXT],
         model[UP_META_TEXT], device[UP_META_TEXT], as[UP_META_TEXT], dtype[UP_META_TEXT],
         started[UP_META_TEXT], outcome[UP_META_TEXT], recorded_by[UP_META_TEXT];
     // UP_NONE where meta has no such number.
@@ -24,9 +25,12 @@ struct up_run_facts {
         steps_planned, events_written, recorder_ns, recorder_bytes, ring_waits;
     int64_t ranks_recorded, first_rank, last_rank; // of the ranks, in this trace; 0, UP_NONE
     int64_t layers; // with tensors of their own; UP_NONE where there are none
-    bool complete;  // the run closed its trace
-    bool injected;  // recorded by injection: of a program that is not ours, which has no steps
-    bool dry;       // a forecast
+    // On how many ranks of a cp group a KV head is, on average: above 1 where their query heads
+    // share it. NaN: not known.
+    double kv_copies;
+    bool complete; // the run closed its trace
+    bool injected; // recorded by injection: of a program that is not ours, which has no steps
+    bool dry;      // a forecast
     bool out_of_memory;
 
     struct up_run_options options; // memory techniques that are on

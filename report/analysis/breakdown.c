@@ -205,6 +205,7 @@ enum up_status up_breakdown_read(const struct up_run *run, int64_t rank, int64_t
     UP_TRY(up_peak_find(run, rank, step, peak, err));
     if (peak->rank == UP_NONE) return UP_OK;
     UP_TRY(up_place_read(run, peak->rank, UP_SPACE_DEVICE, peak->seq, &breakdown->place, err));
+    UP_TRY(up_place_read_times(run, peak->rank, peak->step, peak->seq, &breakdown->place, err));
     UP_TRY(up_live_read(run, peak->rank, UP_SPACE_DEVICE, peak->seq, &breakdown->live, err));
     UP_TRY(up_live_group(&breakdown->live, UP_LIVE_BY_CATEGORY, &breakdown->categories, err));
     UP_TRY(up_live_group(&breakdown->live, UP_LIVE_BY_KIND, &breakdown->kinds, err));

@@ -46,6 +46,22 @@ static bool value_text(const json_t *value, char *text, size_t size)
     return true;
 }
 
+static bool is_one_of(const char *name, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
+// Options without a default are recorded as a number that cannot be given.
+static bool was_not_given(const char *name, const char *value)
+{
+    static const char *const zero[] = {"active-layers", "threads", "chaos", "memory-limit",
+                                       "save-every"};
+    if (!*value || !strcmp(value, "-1:-1")) return true;
+    return !strcmp(value, "0") && is_one_of(name, zero, UP_COUNT(zero));
+}
+
 static enum up_status add(struct up_config_differences *differences, const char *name,
                           const json_t *a, const json_t *b, struct up_error *err)
 {
@@ -53,6 +69,8 @@ static enum up_status add(struct up_config_differences *differences, const char 
     snprintf(difference.name, sizeof difference.name, "%s", name);
     value_text(a, difference.value[0], sizeof difference.value[0]);
     value_text(b, difference.value[1], sizeof difference.value[1]);
+    if (was_not_given(name, difference.value[0]) && was_not_given(name, difference.value[1]))
+        return UP_OK;
     enum up_status rc = up_grow(&differences->items, differences->count, &differences->capacity,
                                 sizeof *differences->items, err);
     if (rc == UP_OK) differences->items[differences->count++] = difference;
@@ -73,6 +91,9 @@ static enum up_status compare_member(const char *key, const json_t *a, const jso
 {
     char name[128];
     snprintf(name, sizeof name, "%s%s", prefix, key);
+    if (json_is_null(a)) a = NULL;
+    if (json_is_null(b)) b = NULL;
+    if (!a && !b) return UP_OK;
     if (json_equal((json_t *)a, (json_t *)b)) return UP_OK;
     if (json_is_object(a) || json_is_object(b)) {
         strncat(name, ".", sizeof name - strlen(name) - 1);
@@ -149,7 +170,10 @@ enum up_status up_config_compare(const struct up_run *a, const struct up_run *b,
     *differences = (struct up_config_differences){0};
     UP_TRY(up_config_stored(a, &configs[0], err));
     UP_TRY(up_config_stored(b, &configs[1], err));
-    UP_TRY(compare_configs(configs[0], configs[1], differences, err));
+    for (int side = 0; side < 2; side++)
+        differences->unknown[side] = !json_is_object(configs[side]);
+    if (!differences->unknown[0] && !differences->unknown[1])
+        UP_TRY(compare_configs(configs[0], configs[1], differences, err));
 out:
     json_decref(configs[0]);
     json_decref(configs[1]);
@@ -160,4 +184,31 @@ void up_config_differences_release(struct up_config_differences *differences)
 {
     free(differences->items);
     *differences = (struct up_config_differences){0};
+}
+
+/* --- How a value is told -------------------------------------------------------------------------
+ */
+
+static void with_unit(const char *name, const char *value, char text[64])
+{
+    static const char *const tokens[] = {"seq", "tile-mlp", "tile-loss", "tile-attn"};
+    static const char *const sizes[] = {"memory-limit", "nccl-buffers"};
+    const char *bytes = strstr(name, "_bytes");
+    int64_t number;
+    snprintf(text, 64, "%s", was_not_given(name, value) ? "not given" : value);
+    if (was_not_given(name, value) || !up_parse_integer(value, &number) || number < 0) return;
+    if (is_one_of(name, tokens, UP_COUNT(tokens))) up_format_count(text, number);
+    if (is_one_of(name, sizes, UP_COUNT(sizes)) || (bytes && !bytes[strlen("_bytes")]))
+        up_format_bytes(text, (uint64_t)number);
+}
+
+const char *up_config_value_text(const struct up_config_difference *difference, int side,
+                                 char text[64])
+{
+    char other[64];
+    with_unit(difference->name, difference->value[side], text);
+    with_unit(difference->name, difference->value[!side], other);
+    // A difference below what a rounded size shows.
+    if (!strcmp(text, other)) snprintf(text, 64, "%s", difference->value[side]);
+    return text;
 }

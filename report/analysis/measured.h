@@ -64,9 +64,13 @@ struct up_config_difference {
 struct up_config_differences {
     struct up_config_difference *items;
     int64_t count, capacity;
+    bool unknown[2]; // what a side has told nothing of cannot differ
 };
 enum up_status up_config_compare(const struct up_run *a, const struct up_run *b,
                                  struct up_config_differences *differences, struct up_error *err);
 void up_config_differences_release(struct up_config_differences *differences);
+/* A side's value as people write it: sizes with units, what was not given in words. */
+const char *up_config_value_text(const struct up_config_difference *difference, int side,
+                                 char text[64]);
 
 #endif

@@ -1,4 +1,5 @@
 #include "report/analysis/peak.h"
+#include "report/analysis/device_time.h"
 #include "report/analysis/ranges.h"
 #include "report/analysis/replay.h"
 
@@ -302,15 +303,32 @@ out:
     return rc;
 }
 
+static const struct up_place nowhere = {
+    .layer = UP_NONE, .ns = UP_NONE, .device_ns = UP_NONE, .step_begin_ns = UP_NONE};
+
 enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space,
                              int64_t seq, struct up_place *place, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    *place = (struct up_place){.layer = UP_NONE, .ns = UP_NONE};
+    *place = nowhere;
     UP_TRY(read_range(run, rank, seq, place, err));
     UP_TRY(read_allocation(run, rank, space, seq, place, err));
 out:
     if (rc != UP_OK) up_place_release(place);
+    return rc;
+}
+
+enum up_status up_place_read_times(const struct up_run *run, int64_t rank, int64_t step,
+                                   int64_t seq, struct up_place *place, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_device_times times;
+    UP_TRY(up_device_times_read(run, rank, step, &times, err));
+    place->device_ns = up_device_time_at(&times, seq);
+    up_device_times_release(&times);
+    UP_TRY(up_query_value(run, "SELECT begin_ns FROM step WHERE rank = ?1 AND step = ?2",
+                          UP_BIND(rank, step), UP_NONE, &place->step_begin_ns, err));
+out:
     return rc;
 }
 
@@ -321,5 +339,5 @@ void up_place_release(struct up_place *place)
     free(place->category);
     free(place->dtype);
     free(place->shape);
-    *place = (struct up_place){.layer = UP_NONE, .ns = UP_NONE};
+    *place = nowhere;
 }

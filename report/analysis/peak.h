@@ -38,10 +38,15 @@ struct up_place {
     char *name, *category, *dtype, *shape; // the tensor whose allocation it was
     int64_t bytes;
     int64_t ns; // UP_NONE where no tensor was allocated then
+    // When the device was there, and when the host began the step; UP_NONE: not known.
+    int64_t device_ns, step_begin_ns;
 };
 
 enum up_status up_place_read(const struct up_run *run, int64_t rank, enum up_space space,
                              int64_t seq, struct up_place *place, struct up_error *err);
+/* device_ns and step_begin_ns, which are UP_NONE until then. `step`: UP_NONE outside steps. */
+enum up_status up_place_read_times(const struct up_run *run, int64_t rank, int64_t step,
+                                   int64_t seq, struct up_place *place, struct up_error *err);
 void up_place_release(struct up_place *place);
 
 #endif

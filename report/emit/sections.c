@@ -61,6 +61,9 @@ static void emit_shape(struct up_emitter *emitter, const struct up_run_facts *fa
     up_emit_known(emitter, "ranks", facts->ranks == 1 ? "{} rank" : "{} ranks", facts->ranks);
     up_emit_known(emitter, "cp", facts->ranks == 1 ? NULL : "cp {}", facts->cp);
     up_emit_known(emitter, "dp", facts->ranks == 1 ? NULL : "dp {}", facts->dp);
+    // What it costs that ranks outnumber them, or do not divide them.
+    up_emit_real(emitter, "kv_copies", facts->kv_copies > 1 ? "each KV head on {} ranks" : NULL,
+                 facts->kv_copies);
     up_emit_line_end(emitter);
 }
 
@@ -69,9 +72,13 @@ static void emit_options(struct up_emitter *emitter, const struct up_run_options
     up_emit_object_begin(emitter, "options");
     up_emit_line_begin(emitter, "options");
     for (int i = 0; i < options->count; i++) {
-        char form[64];
-        snprintf(form, sizeof form, "%s {}", options->items[i].name);
-        up_emit_text(emitter, options->items[i].name, form, options->items[i].value);
+        const char *name = options->items[i].name, *value = options->items[i].value;
+        char form[64], text[UP_UNITS_TEXT];
+        int64_t tokens;
+        bool tile = !strncmp(name, "tile-", 5) && up_parse_integer(value, &tokens);
+        snprintf(form, sizeof form, "%s {}", name);
+        up_emit_text(emitter, name, NULL, value);
+        up_emit_piece(emitter, form, tile ? up_format_count(text, tokens) : value);
     }
     up_emit_line_end(emitter);
     up_emit_object_end(emitter);

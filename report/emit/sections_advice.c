@@ -220,17 +220,45 @@ static void emit_machine(struct up_emitter *emitter, const struct up_advice *adv
     up_emit_line_end(emitter);
 }
 
+// By name, so that nobody looks for them among the tensors, and with what to do about the largest.
+static void emit_libraries(struct up_emitter *emitter, const struct up_advice *advice)
+{
+    const struct up_forecast *f = advice->now.forecast;
+    bool usual = !advice->stored.options.nccl_buffers;
+    up_emit_object_begin(emitter, "libraries");
+    up_emit_line_begin(emitter, "libraries");
+    for (int i = 0; i < UP_LIBRARY_COUNT; i++) {
+        char form[CELL];
+        snprintf(form, sizeof form, "%s {}%s", up_library_names[i],
+                 i == UP_LIBRARY_NCCL && usual ? " (--nccl-buffers 1M makes it less)" : "");
+        if (f->library_bytes[i])
+            up_emit_bytes(emitter, up_library_names[i], form, f->library_bytes[i]);
+    }
+    up_emit_line_end(emitter);
+    up_emit_object_end(emitter);
+}
+
 static void emit_dominant(struct up_emitter *emitter, const struct up_forecast *f)
 {
     char text[CELL], bytes[UP_UNITS_TEXT];
-    if (f->beyond) return;
+    int count = 0;
+    while (!f->beyond && count < 3 && f->kind[count].bytes) count++;
     up_emit_line_begin(emitter, "dominant");
-    for (int i = 0; i < 3 && f->kind[i].bytes; i++) {
+    for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "%s %s", f->kind[i].name,
                  up_format_bytes(bytes, (uint64_t)f->kind[i].bytes));
         up_emit_piece(emitter, "{}", text);
     }
     up_emit_line_end(emitter);
+    up_emit_table_begin(emitter, "dominant", NULL, 0);
+    for (int i = 0; i < count; i++) {
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "kind", NULL, f->kind[i].name);
+        up_emit_text(emitter, "category", NULL, up_category_names[f->kind[i].category]);
+        up_emit_integer(emitter, "bytes", NULL, f->kind[i].bytes);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
 }
 
 void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, const char *path)
@@ -258,6 +286,7 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
     up_emit_line_end(emitter);
     emit_dominant(emitter, f);
     emit_machine(emitter, advice);
+    emit_libraries(emitter, advice);
     if (advice->stored.options.device != UP_DEVICE_DRY &&
         !strcmp(up_forecaster_machine(advice->forecaster)->name, "generic"))
         up_emit_note(emitter, "step times are those of machine generic, not of the one that ran "
@@ -338,9 +367,11 @@ static void emit_choice(struct up_emitter *emitter, const struct up_advice *advi
     up_emit_piece(emitter, "peak {}", up_format_bytes(bytes, (uint64_t)f->peak_bytes));
     up_emit_piece(emitter, "{} of a device in all",
                   up_format_bytes(bytes, (uint64_t)up_forecast_device_need(f)));
-    up_emit_piece(
-        emitter, "{} of host memory",
-        up_format_bytes(bytes, (uint64_t)up_limits_host_need(&advice->limits, &best->config, f)));
+    // The tables tell what a rank takes; here it is held against the host's.
+    int64_t ranks = up_limits_ranks(&advice->limits, &best->config);
+    up_format_bytes(bytes, (uint64_t)up_limits_host_need(&advice->limits, &best->config, f));
+    snprintf(text, sizeof text, ranks == 1 ? "%s" : "%s for %lld ranks", bytes, (long long)ranks);
+    up_emit_piece(emitter, "host memory {}", text);
     change_text(slowdown(f, advice->now.forecast), text, sizeof text);
     if (best->config.seq == advice->config.seq) up_emit_piece(emitter, "step time {}", text);
     up_emit_line_end(emitter);

@@ -37,6 +37,24 @@ static void emit_place(struct up_emitter *emitter, const struct up_place *place)
     up_emit_object_end(emitter);
 }
 
+// The host runs ahead of a device, and what is alive is what the host has given it to do.
+static void emit_moment(struct up_emitter *emitter, const struct up_place *place)
+{
+    bool since = place->step_begin_ns != UP_NONE && place->device_ns != UP_NONE;
+    double begin = (double)place->step_begin_ns;
+    up_emit_known(emitter, "ns", NULL, place->ns);
+    up_emit_known(emitter, "device_ns", NULL, place->device_ns);
+    if (!since) return;
+    up_emit_line_begin(emitter, "moment");
+    char text[UP_UNITS_TEXT];
+    if (place->ns != UP_NONE)
+        up_emit_piece(emitter, "the host was there {} after the step began",
+                      up_format_seconds(text, ((double)place->ns - begin) * 1e-9));
+    up_emit_piece(emitter, "the device {}",
+                  up_format_seconds(text, ((double)place->device_ns - begin) * 1e-9));
+    up_emit_line_end(emitter);
+}
+
 static void emit_peak(struct up_emitter *emitter, const struct up_peak *peak,
                       const struct up_place *place)
 {
@@ -52,8 +70,8 @@ static void emit_peak(struct up_emitter *emitter, const struct up_peak *peak,
     up_emit_known(emitter, "asked_step", NULL, peak->same_step);
     up_emit_flag(emitter, "replayed", NULL, peak->replayed);
     up_emit_known(emitter, "unkept_bytes", NULL, peak->unkept_bytes);
-    up_emit_known(emitter, "ns", NULL, place->ns);
     up_emit_line_end(emitter);
+    emit_moment(emitter, place);
     emit_place(emitter, place);
     up_emit_object_end(emitter);
 }

@@ -176,13 +176,24 @@ static void note_limits(struct up_emitter *emitter, const struct up_recorded *r,
 static void emit_dominant(struct up_emitter *emitter, const struct up_modelled_line *line)
 {
     char text[CELL], bytes[UP_UNITS_TEXT];
+    int count = 0;
+    while (count < UP_MODELLED_KINDS && line->kind[count].bytes) count++;
     up_emit_line_begin(emitter, "dominant");
-    for (int i = 0; i < UP_MODELLED_KINDS && line->kind[i].bytes; i++) {
+    for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "%s %s", line->kind[i].name,
                  up_format_bytes(bytes, (uint64_t)line->kind[i].bytes));
         up_emit_piece(emitter, "{}", text);
     }
     up_emit_line_end(emitter);
+    up_emit_table_begin(emitter, "dominant", NULL, 0);
+    for (int i = 0; i < count; i++) {
+        up_emit_row_begin(emitter);
+        up_emit_text(emitter, "kind", NULL, line->kind[i].name);
+        up_emit_text(emitter, "category", NULL, or_null(line->kind[i].category));
+        up_emit_integer(emitter, "bytes", NULL, line->kind[i].bytes);
+        up_emit_row_end(emitter);
+    }
+    up_emit_table_end(emitter);
 }
 
 static void emit_room(struct up_emitter *emitter, const struct up_modelled *m)

@@ -55,9 +55,9 @@ static enum up_status refuse(const struct up_option *option, const char *text, s
         break;
     case UP_OPTION_REAL:
         if (option->real_max > option->real_min)
-            snprintf(expected, sizeof expected, "a number %s %g and at most %g",
+            snprintf(expected, sizeof expected, "a number %s %g and %s %g",
                      option->real_min_excluded ? "above" : "from", option->real_min,
-                     option->real_max);
+                     option->real_max_excluded ? "below" : "at most", option->real_max);
         else
             snprintf(expected, sizeof expected, "a number %s %g",
                      option->real_min_excluded ? "above" : "from", option->real_min);
@@ -135,7 +135,8 @@ enum up_status up_option_set(const struct up_option *option, const char *text, v
     case UP_OPTION_REAL:
         if (!up_parse_real(text, &real) || real < option->real_min ||
             (option->real_min_excluded && real <= option->real_min) ||
-            (option->real_max > option->real_min && real > option->real_max))
+            (option->real_max > option->real_min && real > option->real_max) ||
+            (option->real_max_excluded && real >= option->real_max))
             return refuse(option, text, err);
         *(double *)field = real;
         return UP_OK;

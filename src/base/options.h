@@ -54,6 +54,7 @@ struct up_option {
     int64_t min, max;  // inclusive; max 0 means no upper limit
     double real_min, real_max;
     bool real_min_excluded; // the value must be above real_min
+    bool real_max_excluded; // the value must be below real_max
     const char *off;        // a word that stands for 0 (of a percentage: for no bound), such as
                             // "off"; NULL: none
 };

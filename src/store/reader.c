@@ -60,11 +60,13 @@ static char *immutable_uri(const char *name)
     return uri;
 }
 
+enum { LOCK_WAIT_S = 5 };
+
 // Opens and reads a first page, which is where a WAL or a journal that cannot be had shows.
 static int try_open(const char *name, int flags, sqlite3 **db)
 {
     int code = sqlite3_open_v2(name, db, flags, NULL);
-    if (*db) sqlite3_busy_timeout(*db, 5000);
+    if (*db) sqlite3_busy_timeout(*db, LOCK_WAIT_S * 1000);
     if (code == SQLITE_OK)
         code = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
     return code;
@@ -100,6 +102,11 @@ static enum up_status say_unreadable(const char *path, int code, sqlite3 *db, st
 {
     if (up_store_status(db) == UP_FAILED)
         return up_fail(err, UP_FAILED, "%s: cannot be read: %s", path, sqlite3_errmsg(db));
+    if ((code & 0xff) == SQLITE_BUSY)
+        return up_fail(err, UP_USAGE,
+                       "%s: expected a upipe trace that can be read, another program has had it "
+                       "locked for %d s",
+                       path, LOCK_WAIT_S);
     if (blocked(code) && has_content(path, "-wal"))
         return up_fail(err, UP_USAGE,
                        "%s: its -wal file holds the end of the trace and cannot be read in a "

@@ -149,6 +149,22 @@ static void test_dry_goes_on(void **state)
     for (char *line = program.out, *end; (end = strchr(line, '\n')); line = end + 1)
         if (end - line > 100 && strncmp(line, "upipe-train", 11) != 0)
             fail_msg("too wide: %.*s", (int)(end - line), line);
+    // What libraries take has their names, and what makes the largest less.
+    assert_non_null(
+        strstr(program.out, "  libraries   context 545.6 MiB, cublas 514.0 MiB, cudnn "));
+    assert_non_null(strstr(program.out, "nccl 3.45 GiB (--nccl-buffers 1M makes it less)\n"));
+    // Of any machine NCCL takes what the run's buffers make of it, as the run does.
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "llama3-8b", "--layers", "2",
+                "--seq", "64K", "--ranks", "2", "--machine", "h200", "--nccl-buffers", "1M",
+                "--steps", "1", "--trace", trace);
+    assert_int_equal(program.status, 0);
+    program_run(&program, "upipe-report", "advise", trace);
+    const char *libraries = strstr(program.out, "  libraries   ");
+    char own[256];
+    assert_non_null(libraries);
+    snprintf(own, sizeof own, "%.*s", (int)strcspn(libraries, "\n"), libraries);
+    program_run(&program, "upipe-report", "advise", trace, "--machine", "h200");
+    assert_non_null(strstr(program.out, own));
     // A limit counts as the machine's memory does, and with --no-admission ends the forecast.
     program_run(&program, "upipe-train", "--device", "dry", "--memory-limit", "2GiB");
     assert_int_equal(program.status, 0);
@@ -249,6 +265,30 @@ static void test_advise_adds_forecasts(void **state)
 /* --- Advice
  * ------------------------------------------------------------------------------------ */
 
+// What is told of other lengths and stages is held against runs of them, too.
+static void test_every_forecast_is_stored(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked, *run;
+    } rows[] = {{"", "--layers 1 --upipe 4"}, {"--max-seq --fit 4MiB", NULL}};
+    char next[64], line[1024], out[8192];
+    snprintf(next, sizeof next, "%s/run.next.db", folder);
+    run_traced(trace, "--layers 1");
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        snprintf(line, sizeof line, "upipe-report advise run.db %s", rows[i].asked);
+        if (shell(line, out, sizeof out)) fail_msg("%s: %s", line, out);
+        out[strlen(out) - 1] = 0;
+        if (rows[i].run)
+            run_traced(next, rows[i].run);
+        else if (shell(strrchr(out, '\n') + 1, line, sizeof line))
+            fail_msg("%s", line);
+        program_run(&program, "upipe-report", "score", trace, next);
+        if (program.status) fail_msg("%s: %s", rows[i].asked, program.err);
+        unlink(next);
+    }
+}
+
 // The last line runs as it stands and takes what was said; what is quoted has a blank and a quote.
 static void test_fit_line_works(void **state)
 {
@@ -317,6 +357,34 @@ static void test_line_beside_saves(void **state)
         if (shell("rm -r saves.next run.next.db; test -d saves", out, sizeof out) && i < 2)
             fail_msg("%s", out);
     }
+}
+
+// Of the sizes that the text tells the JSON has each, and the text whose sum the host's is.
+static void test_json_tells_as_much(void **state)
+{
+    (void)state;
+    run_traced(trace, "--ranks 2 --stack fsdp");
+    program_run(&program, "upipe-report", "advise", trace, "--fit", "7MiB", "--json");
+    json_t *root = json_loads(program.out, 0, NULL), *kind;
+    char host[UP_UNITS_TEXT], line[160];
+    int64_t bytes =
+        json_integer_value(json_object_get(json_object_get(root, "fit"), "node_host_bytes"));
+    snprintf(line, sizeof line, "host memory %s for 2 ranks",
+             up_format_bytes(host, (uint64_t)bytes));
+    program_run(&program, "upipe-report", "advise", trace, "--fit", "7MiB");
+    assert_non_null(strstr(program.out, line));
+    const json_t *dominant = json_object_get(root, "dominant");
+    assert_int_equal(json_array_size(dominant), 3);
+    size_t i;
+    json_array_foreach(dominant, i, kind)
+    {
+        bytes = json_integer_value(json_object_get(kind, "bytes"));
+        snprintf(line, sizeof line, "%s %s", json_string_value(json_object_get(kind, "kind")),
+                 up_format_bytes(host, (uint64_t)bytes));
+        assert_non_null(strstr(program.out, line));
+        assert_non_null(json_string_value(json_object_get(kind, "category")));
+    }
+    json_decref(root);
 }
 
 static void test_longest_and_no(void **state)
@@ -396,8 +464,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_dry_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(test_predictions_come_true, enter, leave),
         cmocka_unit_test_setup_teardown(test_advise_adds_forecasts, enter, leave),
+        cmocka_unit_test_setup_teardown(test_every_forecast_is_stored, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
+        cmocka_unit_test_setup_teardown(test_json_tells_as_much, enter, leave),
         cmocka_unit_test_setup_teardown(test_longest_and_no, enter, leave),
         cmocka_unit_test_setup_teardown(test_malformed, enter, leave),
     };

@@ -112,7 +112,7 @@ static void test_refusals(void **state)
         {{"--steps"}, "--steps"},
         {{"--batch", "-1"}, "--batch"},
         {{"--lr", "fast"}, "--lr"},
-        {{"--beta1", "1"}, "--beta1"},
+        {{"--beta1", "1"}, "--beta1: expected a number from 0 and below 1, not '1'"},
         {{"--eps", "0"}, "--eps"},
         {{"--schedule", "linear"}, "constant|cosine"},
         {{"--model", "gpt2"}, "llama3-8b"},
@@ -143,6 +143,9 @@ static void test_refusals(void **state)
         {{"--cp", "5", "--seq", "7"}, "nearest that do: 4\n"},
         {{"--upipe", "3"}, "nearest legal: 2 and 4"},
         {{"--ranks", "1M"}, "--ranks: expected a whole number from 1 to 1048576, not '1M'"},
+        {{"--ranks", "6", "--cp", "4"}, "a multiple of --cp 4, nearest: 4 and 8\n"},
+        {{"--ranks", "3", "--dp", "4"}, "a multiple of --dp 4, nearest: 4\n"},
+        {{"--ranks", "5", "--cp", "2", "--dp", "2"}, "--cp times --dp, 2 x 2 = 4\n"},
         {{"--upipe", "9"}, "nearest legal: 8"},
         {{"--checkpoint", "block:2"}, "none|block|attn[:N]"},
         {{"--tile-mlp", "0"}, "--tile-mlp"},
@@ -157,6 +160,8 @@ static void test_refusals(void **state)
         program_must_refuse(&program, rows[i].says);
         if (folder_count(folder) != 1) fail_msg("'%s' left a file behind", rows[i].says);
     }
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--trace-steps", "0:1");
+    program_must_refuse(&program, "--trace-steps: expected --trace FILE beside it");
     folder_remove(folder);
 }
 
@@ -272,6 +277,8 @@ static void test_diverged(void **state)
 static void test_help(void **state)
 {
     (void)state;
+    assert_int_equal(system("'" UP_TEST_BUILD "/upipe-train' --help >/dev/full 2>/dev/null") >> 8,
+                     1);
     program_run(&program, "upipe-train", "--help");
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "--weight-decay D"));
@@ -313,6 +320,31 @@ static void test_trace_and_report(void **state)
     assert_int_equal(program.status, 0);
     json_t *root = json_loads(program.out, 0, NULL);
     assert_non_null(root);
+    json_decref(root);
+    folder_remove(folder);
+}
+
+// The command is in the trace and the report whole, and can be typed again.
+static void test_command_is_told(void **state)
+{
+    (void)state;
+    char folder[32], data[64], trace[300], wanted[LONG_COMMAND];
+    folder_make(folder);
+    snprintf(data, sizeof data, "%s/a book's", folder);
+    print_to(trace, sizeof trace, "%s/%0200d.db", folder, 0);
+    file_write_text(data, 300);
+    program_run(&program, "upipe-train", "--data", data, "--seq", "64", "--steps", "1", "--trace",
+                trace);
+    assert_int_equal(program.status, 0);
+    program_run(&program, "upipe-report", "peak", trace, "--json");
+    assert_int_equal(program.status, 0);
+    json_t *root = json_loads(program.out, 0, NULL);
+    print_to(wanted, sizeof wanted,
+             " --data '%s/a book'\\''s' --seq 64 --steps 1 --trace %s/%0200d.db", folder, folder,
+             0);
+    const char *command =
+        json_string_value(json_object_get(json_object_get(root, "run"), "command"));
+    assert_string_equal(strstr(command, " --data"), wanted);
     json_decref(root);
     folder_remove(folder);
 }
@@ -384,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_version),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),
+        cmocka_unit_test(test_command_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void test_refusals(void **state)
     refused("timeline run.db --step 12", "--step");
     refused("timeline run.db --rows none", "--rows");
     refused("timeline run.db --space disk", "device|host");
-    refused("tensors run.db --category nonsense", "attention");
+    refused("tensors run.db --category nonsense", "|comm|workspace|data, not 'nonsense'\n");
     refused("tensors run.db --step 12", "steps with rows: 0-2");
     refused("tensors run.db --alive-at soon", "--alive-at");
 }
@@ -97,10 +97,14 @@ static void test_steps_without_rows(void **state)
 static void test_full_disk(void **state)
 {
     (void)state;
-    struct outcome o = report("", "run.db >/dev/full");
-    assert_int_equal(o.status, 1);
-    assert_int_equal(count_lines(o.err), 1);
-    outcome_release(&o);
+    static const char *const words[] = {"run.db >/dev/full", "--help >/dev/full",
+                                        "peak --help >/dev/full"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct outcome o = report("", words[i]);
+        assert_int_equal(o.status, 1);
+        assert_int_equal(count_lines(o.err), 1);
+        outcome_release(&o);
+    }
 }
 
 /* --- Help --------------------------------------------------------------------------------------
@@ -112,9 +116,9 @@ static void test_help(void **state)
     static const struct {
         const char *words, *told[4];
     } helps[] = {{"--help", {"peak", "tensors", "timeline", "--json"}},
-                 {"peak --help", {"--rank", "--step", "--limit", "--json"}},
-                 {"tensors --help", {"--category", "--layer", "--alive-at", "--limit"}},
-                 {"timeline --help", {"--rank", "--step", "--rows", "--json"}}};
+                 {"peak --help", {"--rank", "--step", "--limit N|all", "--json"}},
+                 {"tensors --help", {"--category", "--layer", "--alive-at", "--limit N|all"}},
+                 {"timeline --help", {"--rank", "--step", "--rows N|all", "--json"}}};
     for (size_t i = 0; i < sizeof helps / sizeof *helps; i++) {
         struct outcome o = report("", helps[i].words);
         assert_int_equal(o.status, 0);
@@ -207,12 +211,59 @@ static void test_timeline_and_tensors_agree(void **state)
              (long long)whole(timeline, "peak_seq"));
     json_t *tensors = json_of(words, 0);
     assert_int_equal(whole(json_object_get(tensors, "matches"), "bytes"), highest);
+    // By category as at the peak, which is that moment.
+    json_t *peak = json_of("peak run.db --step 1 --json", 0);
+    const json_t *parts = json_object_get(tensors, "categories");
+    const json_t *wanted = json_object_get(peak, "categories");
+    assert_true(json_array_size(parts) > 4);
+    assert_true(json_equal((json_t *)parts, (json_t *)wanted));
+    json_decref(peak);
     json_decref(tensors);
     // Few rows still show the peak.
     json_t *coarse = json_of("timeline run.db --step 1 --rows 2 --json", 0);
     assert_int_equal(json_array_size(json_object_get(coarse, "timeline")), 2);
     assert_int_equal(whole(coarse, "peak_bytes"), highest);
     json_decref(coarse);
+    json_decref(timeline);
+}
+
+// The device was at a moment when the ranges around it say: here it is 5 ms behind the host, and
+// takes 1 ms more for each range.
+static void test_device_time(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+    fixture_sql(&f, "UPDATE range SET device_begin_ns = begin_ns + 5000000,"
+                    " device_end_ns = end_ns + 6000000 WHERE step = 1");
+    sqlite3_close(f.db);
+    json_t *timeline = json_of("timeline run.db --step 1 --rows all --json", 0);
+    const json_t *points = json_object_get(timeline, "timeline"), *point;
+    int64_t before = 0;
+    size_t i;
+    json_array_foreach(points, i, point)
+    {
+        assert_true(whole(point, "device_ns") >= before);
+        before = whole(point, "device_ns");
+    }
+    // The first is 1 us and one of three events into its range.
+    point = json_array_get(points, 0);
+    assert_int_equal(whole(point, "device_ns") - whole(point, "ns"), 5000000 - 1000 + 1002000 / 3);
+    json_t *peak = json_of("peak run.db --step 1 --json", 0);
+    assert_true(whole(json_object_get(peak, "peak"), "device_ns") >
+                whole(json_object_get(peak, "peak"), "ns") + 5000000);
+    json_decref(peak);
+    json_decref(timeline);
+    struct outcome o = report("", "timeline run.db --step 1");
+    assert_non_null(strstr(o.out, "by host     device      alive"));
+    outcome_release(&o);
+    o = report("", "peak run.db --step 1");
+    assert_non_null(strstr(o.out, " after the step began, the device "));
+    outcome_release(&o);
+    // Of other steps it is not known.
+    timeline = json_of("timeline run.db --step 0 --rows 1 --json", 0);
+    point = json_array_get(json_object_get(timeline, "timeline"), 0);
+    assert_true(json_is_null(json_object_get(point, "device_ns")));
     json_decref(timeline);
 }
 
@@ -431,6 +482,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_timeline_and_tensors_agree, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_timeline_of_what_was_there_before, enter,
                                         folder_teardown),
+        cmocka_unit_test_setup_teardown(test_device_time, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),

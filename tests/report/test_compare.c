@@ -203,7 +203,7 @@ static void test_check_config(void **state)
             make(i ? "new.db" : "old.db", new);
         }
         notes = notes_of("check new.db --baseline old.db --json");
-        assert_int_equal(strstr(notes, "machine.host_bytes 2 (baseline 1)") != NULL, dry);
+        assert_int_equal(strstr(notes, "machine.host_bytes 2 B (baseline 1 B)") != NULL, dry);
         free(notes);
     }
     // A machine's name says it all.
@@ -221,11 +221,11 @@ static void test_check_config(void **state)
     new.config = many;
     make("new.db", new);
     notes = notes_of("check new.db --baseline base.db --json");
-    const char *last = strstr(notes, " (baseline not there), and ");
+    const char *last = strstr(notes, " (baseline not given), and ");
     assert_non_null(last);
     while (last[-1] != '-') last--;
     int shown, more;
-    assert_int_equal(sscanf(last, "%*d %d (baseline not there), and %d more", &shown, &more), 2);
+    assert_int_equal(sscanf(last, "%*d %d (baseline not given), and %d more", &shown, &more), 2);
     assert_true(shown + 1 + more >= 100 && more > 0);
     free(notes);
 }
@@ -415,6 +415,86 @@ static void test_steps_without_rows(void **state)
     const json_t *line = json_array_get(json_object_get(root, "runs"), 0);
     assert_int_equal(json_integer_value(json_object_get(line, "peak_bytes")), 100 * MIB);
     json_decref(root);
+}
+
+// Of a program that is not upipe's it is not known what it was told; nobody pretends to.
+static void test_unknown_config(void **state)
+{
+    (void)state;
+    struct made made = usual();
+    made.sql = "DELETE FROM meta WHERE key IN ('config', 'config_hash', 'model')";
+    make("new.db", made);
+    char *notes = notes_of("diff base.db new.db --json");
+    assert_string_equal(notes, "how B was configured was not recorded\n");
+    free(notes);
+    notes = notes_of("diff new.db new.db --json");
+    assert_string_equal(notes, "how A and B were configured was not recorded\n");
+    free(notes);
+    notes = notes_of("check new.db --baseline base.db --json");
+    assert_string_equal(notes, "how this run was configured was not recorded\n");
+    free(notes);
+    json_t *root = json_of("check new.db --baseline new.db --json", 0);
+    assert_true(json_is_null(json_object_get(root, "same_config")));
+    json_decref(root);
+    root = json_of("history new.db --json", 0);
+    const json_t *run = json_array_get(json_object_get(root, "runs"), 0);
+    assert_true(json_is_null(json_object_get(run, "techniques")));
+    assert_true(json_is_null(json_object_get(run, "model")));
+    assert_int_equal(whole(run, "accum"), 1);
+    json_decref(root);
+}
+
+// As people write them, and without what neither run was given.
+static void test_config_values(void **state)
+{
+    (void)state;
+    struct made made = usual();
+    made.config = "{\"options\": {\"seq\": \"2048\", \"memory-limit\": \"0\","
+                  " \"trace-steps\": \"-1:-1\", \"machine\": null, \"steps\": \"0\","
+                  " \"chaos\": \"0\", \"nccl-buffers\": \"1048577\"}}";
+    make("a.db", made);
+    made.config = "{\"options\": {\"seq\": \"524288\", \"memory-limit\": \"67108864\","
+                  " \"trace-steps\": \"0:1\", \"steps\": \"10\", \"nccl-buffers\": \"1048576\"}}";
+    make("b.db", made);
+    struct outcome outcome = report("", "diff a.db b.db");
+    expect_status(&outcome, 0);
+    static const char *const lines[] = {"  seq                       2K            512K\n",
+                                        "  memory-limit              not given     64.0 MiB\n",
+                                        "  trace-steps               not given     0:1\n",
+                                        "  steps                     0             10\n",
+                                        // Alike when rounded.
+                                        "  nccl-buffers              1048577       1048576\n"};
+    for (int i = 0; i < UP_COUNT(lines); i++)
+        if (!strstr(outcome.out, lines[i])) fail_msg("%s is not in: %s", lines[i], outcome.out);
+    assert_null(strstr(outcome.out, "machine"));
+    assert_null(strstr(outcome.out, "chaos"));
+    outcome_release(&outcome);
+    char *notes = notes_of("check b.db --baseline a.db --json");
+    assert_non_null(strstr(notes, "memory-limit 64.0 MiB (baseline not given)"));
+    free(notes);
+}
+
+// What was measured of some layers is not taken for the model's.
+static void test_active_layers(void **state)
+{
+    (void)state;
+    struct made made = usual();
+    made.config =
+        "{\"options\": {\"active-layers\": \"1\", \"fsdp\": \"on\", \"tile-mlp\": \"4096\"}}";
+    make("some.db", made);
+    made.config = "{\"options\": {\"active-layers\": \"0\", \"fsdp\": \"on\"}}";
+    make("all.db", made);
+    struct outcome outcome = report("", "some.db");
+    expect_status(&outcome, 0);
+    assert_non_null(strstr(outcome.out, "  options     active-layers 1, fsdp on, tile-mlp 4K\n"));
+    outcome_release(&outcome);
+    outcome = report("", "all.db");
+    assert_non_null(strstr(outcome.out, "  options     fsdp on\n"));
+    outcome_release(&outcome);
+    outcome = report("", "history some.db all.db");
+    assert_non_null(strstr(outcome.out, " active1 fsdp tile-mlp "));
+    assert_non_null(strstr(outcome.out, "  fsdp "));
+    outcome_release(&outcome);
 }
 
 static void test_diff_states(void **state)
@@ -611,6 +691,9 @@ int main(void)
         TEST(test_diff),
         TEST(test_diff_text),
         TEST(test_steps_without_rows),
+        TEST(test_unknown_config),
+        TEST(test_config_values),
+        TEST(test_active_layers),
         TEST(test_diff_states),
         TEST(test_malformed),
         TEST(test_history_order),

@@ -329,6 +329,10 @@ static void test_fit(void **state)
     make_trace("hand.db", &(struct wanting){.names = false});
     json_t *root = ask("advise hand.db --fit 4900K --json"); // 4900 tokens' K: 1024
     assert_string_equal(text(json_object_get(root, "fit"), "all_options"), "");
+    const json_t *first = json_array_get(json_object_get(root, "dominant"), 0);
+    assert_string_equal(text(first, "kind"), "layers.*.moments");
+    assert_string_equal(text(first, "category"), "optimizer");
+    assert_int_equal(json_integer_value(json_object_get(first, "bytes")), 1600 * K);
     json_decref(root);
     root = ask("advise hand.db --fit 4899K --json");
     assert_string_equal(text(json_object_get(root, "fit"), "all_options"), "--optimizer host");

@@ -167,7 +167,8 @@ static void test_cannot_tell(void **state)
     make_run("new.db", "bbbbbbbbbbbbbbbb", "DELETE FROM tensor; DELETE FROM step");
     expect_refusal("score old.db new.db", "expected a run with recorded tensors");
     make_run("new.db", "", "DELETE FROM meta WHERE key = 'config_hash'");
-    expect_refusal("score old.db new.db", "expected a forecast");
+    expect_refusal("score old.db new.db", "new.db: expected a run that tells its configuration");
+    expect_refusal("score new.db", "new.db: expected a run that tells its configuration");
     expect_refusal("score", "score: expected");
     expect_refusal("score old.db new.db old.db", "not 3");
 }

@@ -548,14 +548,22 @@ static void test_r12(void **state)
 {
     (void)state;
     static const int legal[] = {1, 2, 4, 5, 8, 10, 20, 40}, illegal[] = {3, 16, 32};
+    // Ranks that a KV head is on: the cost of sharing.
+    static const double copies[] = {1, 1, 1, 1.5, 1, 2, 3, 5};
     static const char *const nearest[] = {"2 and 4", "10 and 20", "20 and 40"};
     char words[LONG_COMMAND];
     for (int i = takes_few() ? 6 : 0; i < UP_COUNT(legal); i++) {
         snprintf(words, sizeof words,
                  "--model qwen2.5-14b --layers 2 --seq 64K --cp %d --fsdp on --checkpoint block",
                  legal[i]);
-        json_decref(dry(words).root);
+        struct dry d = dry(words);
+        const json_t *run = json_object_get(d.root, "run");
+        assert_true(json_number_value(json_object_get(run, "kv_copies")) == copies[i]);
+        json_decref(d.root);
     }
+    struct outcome outcome = report("", "dry.db");
+    assert_non_null(strstr(outcome.out, "40 ranks, cp 40, dp 1, each KV head on 5 ranks\n"));
+    outcome_release(&outcome);
     for (int i = 0; i < UP_COUNT(illegal); i++) {
         print_to(words, sizeof words,
                  "'%s/upipe-train' --device dry --model qwen2.5-14b --seq 64K --cp %d 2>err.txt",
@@ -591,6 +599,7 @@ static void test_refusals(void **state)
     expect_refusal("whatis", "expected a size");
     expect_refusal("whatis 58.15GiB", "--model");
     expect_refusal("whatis 58.15furlongs --model tiny", "58.15furlongs");
+    expect_refusal("whatis 58.15 --model tiny", "not '58.15'");
     expect_refusal("whatis 1GiB 2GiB 3GiB --model tiny", "expected a size");
     expect_refusal("whatis 1GiB --model gpt2", "gpt2");
     expect_refusal("whatis 1GiB --model moe", "moe");

@@ -69,6 +69,21 @@ static void what_is_no_trace_is_refused(void **state)
     sandbox_release(&box);
 }
 
+// Which says nothing about what is in it.
+static void locked_is_not_damaged(void **state)
+{
+    (void)state;
+    struct sandbox box;
+    sqlite3 *other = NULL;
+    sandbox_init(&box);
+    put_trace(box.path, 1);
+    assert_int_equal(sqlite3_open(box.path, &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN EXCLUSIVE", NULL, NULL, NULL), SQLITE_OK);
+    assert_unreadable(box.path, "another program has had it locked");
+    sqlite3_close(other);
+    sandbox_release(&box);
+}
+
 static void other_layouts_are_refused(void **state)
 {
     (void)state;
@@ -272,6 +287,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_no_trace_is_refused),
+        cmocka_unit_test(locked_is_not_damaged),
         cmocka_unit_test(other_layouts_are_refused),
         cmocka_unit_test(missing_tables_and_columns_are_damage),
         cmocka_unit_test(damaged_files_are_harmless),

@@ -95,15 +95,19 @@ out:
 
 enum { NCCL_USUAL_BUFFER = 4 << 20 };
 
+void up_admission_buffers(const struct up_train_options *options, struct up_machine *machine)
+{
+    // Smaller buffers, and fewer of them: 652 of 1308 MiB were measured.
+    if (!options->nccl_buffers || options->nccl_buffers >= NCCL_USUAL_BUFFER) return;
+    machine->nccl_bytes /= 2;
+    machine->nccl_rank_bytes /= 2;
+}
+
 struct up_limits up_admission_limits(const struct up_train_options *options, enum up_device_kind as,
                                      int64_t capacity, int64_t node_ranks,
                                      struct up_machine *machine)
 {
-    // Smaller buffers, and fewer of them: 652 of 1308 MiB were measured.
-    if (options->nccl_buffers && options->nccl_buffers < NCCL_USUAL_BUFFER) {
-        machine->nccl_bytes /= 2;
-        machine->nccl_rank_bytes /= 2;
-    }
+    up_admission_buffers(options, machine);
     if (up_train_device(options) != UP_DEVICE_DRY) {
         machine->device_bytes = capacity;
         machine->host_bytes = up_limits_host_now();

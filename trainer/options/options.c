@@ -2,6 +2,7 @@
 #include "trainer/forecast/forecast.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_THREADS = 256 }; // ranks on cpu
@@ -263,14 +264,16 @@ const struct up_option up_train_option_table[] = {
      .field = FIELD(beta1),
      .fallback = "0.9",
      .value = "B",
-     .real_max = 0.999999999,
+     .real_max = 1,
+     .real_max_excluded = true,
      .help = "decay of the first moment"},
     {.name = "beta2",
      .kind = UP_OPTION_REAL,
      .field = FIELD(beta2),
      .fallback = "0.95",
      .value = "B",
-     .real_max = 0.999999999,
+     .real_max = 1,
+     .real_max_excluded = true,
      .help = "decay of the second moment"},
     {.name = "eps",
      .kind = UP_OPTION_REAL,
@@ -410,6 +413,21 @@ static int64_t or_else(int64_t given, int64_t otherwise)
     return given < 0 ? otherwise : given;
 }
 
+// Of a factor that was given the nearest multiples, of two their product.
+static enum up_status refuse_ranks(const struct up_train_options *options, int64_t cp, int64_t dp,
+                                   struct up_error *err)
+{
+    int64_t ranks = options->ranks, one = options->cp ? cp : dp, below = ranks / one * one;
+    char nearest[64] = "";
+    if (options->cp && options->dp)
+        return up_fail(err, UP_USAGE, "--ranks %lld: expected --cp times --dp, %lld x %lld = %lld",
+                       (long long)ranks, (long long)cp, (long long)dp, (long long)(cp * dp));
+    if (below) snprintf(nearest, sizeof nearest, "%lld and ", (long long)below);
+    return up_fail(err, UP_USAGE, "--ranks %lld: expected a multiple of --%s %lld, nearest: %s%lld",
+                   (long long)ranks, options->cp ? "cp" : "dp", (long long)one, nearest,
+                   (long long)(below + one));
+}
+
 // ranks = cp x dp: any two give the third; of one alone the others follow.
 static enum up_status resolve_ranks(const struct up_train_options *options, int rung,
                                     struct up_config *config, struct up_error *err)
@@ -420,9 +438,7 @@ static enum up_status resolve_ranks(const struct up_train_options *options, int 
     if (!dp) dp = ranks && ranks % cp == 0 ? ranks / cp : 1;
     config->cp = cp;
     config->dp = dp;
-    if (ranks && ranks != cp * dp)
-        return up_fail(err, UP_USAGE, "--ranks %lld: expected --cp times --dp, here %lld x %lld",
-                       (long long)ranks, (long long)cp, (long long)dp);
+    if (ranks && ranks != cp * dp) return refuse_ranks(options, cp, dp, err);
     if (cp * dp > 1 << 20)
         return up_fail(err, UP_USAGE, "--cp, --dp: %lld ranks are too many: expected at most 1M",
                        (long long)(cp * dp));
@@ -489,6 +505,8 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
                        (long long)up_config_ranks(config), MAX_THREADS));
     if (options->save_every && !options->save)
         UP_TRY(up_fail(err, UP_USAGE, "--save-every: expected --save DIR beside it"));
+    if (options->trace_steps.first >= 0 && !options->trace)
+        UP_TRY(up_fail(err, UP_USAGE, "--trace-steps: expected --trace FILE beside it"));
     UP_TRY(up_config_check(config, err));
     UP_TRY(check_launches(config, err));
 out:

@@ -180,8 +180,7 @@ static bool is_plain(const char *text)
     return *text != 0;
 }
 
-// As a POSIX shell takes it for one word.
-static void put_word(FILE *out, const char *text)
+void up_put_word(FILE *out, const char *text)
 {
     if (is_plain(text)) {
         fputs(text, out);
@@ -224,7 +223,7 @@ static void put_option(FILE *out, const struct up_option *option,
         if (strtod(brief, NULL) == real) snprintf(value, sizeof value, "%s", brief);
     }
     fprintf(out, " --%s ", option->name);
-    put_word(out, value);
+    up_put_word(out, value);
 }
 
 // Whether the value is what the option has where it is not given.

@@ -6,6 +6,7 @@
 #include "trainer/options/options.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 struct up_stored_run {
     struct up_config config;
@@ -26,5 +27,8 @@ void up_stored_run_release(struct up_stored_run *run); // a zeroed one is fine
  * out. What the run wrote gets another name ("run.next.db"), and a save that cannot go on with the
  * config's sequences gives its weights alone. To be freed; NULL when memory is short. */
 char *up_stored_command(const struct up_stored_run *run, const struct up_config *config);
+
+/* As a POSIX shell takes it for one word. */
+void up_put_word(FILE *out, const char *text);
 
 #endif
