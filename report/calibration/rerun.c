@@ -123,7 +123,7 @@ static enum up_status rerun_config(const struct up_config *config, int rank,
     trainer.stop = &listener->stop;
     // Where tensors lie decides which stream waits for which, and so the time; not what is done.
     if (!listener->most) {
-        UP_TRY(up_trainer_plan(config, rank, &plan, err));
+        UP_TRY(up_trainer_plan(config, rank, NULL, &plan, err));
         UP_TRY(up_rank_use_plan(&dry, &plan.step, err));
     }
     UP_TRY(run_steps(&trainer, listener, err));
