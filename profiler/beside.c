@@ -29,14 +29,10 @@ static bool settle(const struct up_step_log *log, const struct up_store_seen *se
 
 static struct up_beside_row *free_row(struct up_beside *beside)
 {
-    if (beside->count < beside->room) return &beside->rows[beside->count];
-    int64_t room = beside->room ? 2 * beside->room : 64;
-    struct up_beside_row *grown =
-        room <= WAITING_MAX ? realloc(beside->rows, (size_t)room * sizeof *grown) : NULL;
-    if (!grown) return NULL;
-    beside->rows = grown;
-    beside->room = room;
-    return &grown[beside->count];
+    if (beside->count >= WAITING_MAX ||
+        up_grow(&beside->rows, beside->count, &beside->room, sizeof *beside->rows, NULL))
+        return NULL;
+    return &beside->rows[beside->count];
 }
 
 void up_beside_add(struct up_beside *beside, const struct up_step_log *log,

@@ -128,14 +128,8 @@ const char *up_foreign_range_name(struct up_foreign *foreign, const char *text)
 // With the lock held.
 static bool grow(struct up_foreign *foreign)
 {
-    if (foreign->count < foreign->room) return true;
-    int64_t room = foreign->room ? 2 * foreign->room : 1024;
-    if (room > WAITING_MAX) return false;
-    struct item *grown = realloc(foreign->waiting, (size_t)room * sizeof *grown);
-    if (!grown) return false;
-    foreign->waiting = grown;
-    foreign->room = room;
-    return true;
+    return foreign->count < WAITING_MAX && !up_grow(&foreign->waiting, foreign->count,
+                                                    &foreign->room, sizeof *foreign->waiting, NULL);
 }
 
 static bool add(struct up_foreign *foreign, struct item *item)

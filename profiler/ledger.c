@@ -102,21 +102,11 @@ static int64_t known_between(const struct up_ledger *ledger, int64_t begin_ns, i
     return sum;
 }
 
-static bool grow_brackets(struct up_ledger *ledger)
-{
-    if (ledger->bracket_count < ledger->bracket_room) return true;
-    int64_t room = ledger->bracket_room ? 2 * ledger->bracket_room : 64;
-    struct bracket *grown = realloc(ledger->brackets, (size_t)room * sizeof *grown);
-    if (!grown) return false;
-    ledger->brackets = grown;
-    ledger->bracket_room = room;
-    return true;
-}
-
 static void add_bracket(struct up_ledger *ledger, const struct up_event *event)
 {
     int64_t end_ns = event->memory.end_ns;
-    if (!grow_brackets(ledger)) {
+    if (up_grow(&ledger->brackets, ledger->bracket_count, &ledger->bracket_room,
+                sizeof *ledger->brackets, NULL)) {
         ledger->lost++;
         return;
     }

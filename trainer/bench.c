@@ -284,7 +284,7 @@ static void *run_member(void *argument)
     enum up_status rc = UP_OK;
     UP_TRY(up_group_join(&bench->group, member->seat, err));
     UP_TRY(up_rank_init(&member->rank, member->number, member->seat->device, NULL, NULL, err));
-    UP_TRY(up_trainer_plan(&bench->config, member->number, &member->plan, err));
+    UP_TRY(up_trainer_plan(&bench->config, member->number, NULL, &member->plan, err));
     UP_TRY(take_memory(member, err));
     make_numbers(member);
     UP_TRY(measure_all(member, err));

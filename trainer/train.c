@@ -348,7 +348,7 @@ static enum up_status start(struct member *member, struct up_error *err)
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
     // Where nothing is placed and nobody looks there is no need to plan.
     if (!is_dry(run) || member->trace) {
-        UP_TRY(up_trainer_plan(&run->config, member->number, &member->plan, err));
+        UP_TRY(up_trainer_plan(&run->config, member->number, run->stop, &member->plan, err));
         UP_TRY(up_rank_use_plan(&member->rank, &member->plan.step, err));
     }
     if (!is_dry(run)) run->ticks[member->place] = up_trainer_ticks(trainer);

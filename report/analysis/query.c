@@ -131,20 +131,6 @@ out:
     return rc;
 }
 
-enum up_status up_grow(void *items, int64_t count, int64_t *capacity, size_t size,
-                       struct up_error *err)
-{
-    void *old, *grown;
-    if (count < *capacity) return UP_OK;
-    memcpy(&old, items, sizeof old);
-    int64_t wanted = *capacity ? 2 * *capacity : 64;
-    grown = reallocarray(old, (size_t)wanted, size);
-    if (!grown) return up_no_memory(err);
-    memcpy(items, &grown, sizeof grown);
-    *capacity = wanted;
-    return UP_OK;
-}
-
 enum up_status up_query_meta(const struct up_run *run, const char *key, char **text,
                              struct up_error *err)
 {

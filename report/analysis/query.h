@@ -71,8 +71,4 @@ static inline int64_t up_sum(int64_t a, int64_t b)
     return b > 0 ? INT64_MAX : INT64_MIN;
 }
 
-/* An array that grows by doubling: room for one more of `size` bytes at `*items`. */
-enum up_status up_grow(void *items, int64_t count, int64_t *capacity, size_t size,
-                       struct up_error *err);
-
 #endif

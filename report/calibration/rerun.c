@@ -56,15 +56,10 @@ static void note(struct listener *l, const struct up_cost *cost)
 {
     struct up_rerun *rerun = l->rerun;
     if (!l->listening || l->stop || cost->class == UP_COST_COLLECTIVE) return;
-    if (rerun->count == l->capacity) {
-        l->capacity = l->capacity ? 2 * l->capacity : 1024;
-        void *grown = reallocarray(rerun->costs, (size_t)l->capacity, sizeof *rerun->costs);
-        if (!grown) {
-            l->failed = true;
-            l->stop = 1;
-            return;
-        }
-        rerun->costs = grown;
+    if (up_grow(&rerun->costs, rerun->count, &l->capacity, sizeof *cost, NULL)) {
+        l->failed = true;
+        l->stop = 1;
+        return;
     }
     rerun->costs[rerun->count++] = *cost;
     if (l->most && rerun->count > l->most) l->stop = 1;
@@ -123,7 +118,7 @@ static enum up_status rerun_config(const struct up_config *config, int rank,
     trainer.stop = &listener->stop;
     // Where tensors lie decides which stream waits for which, and so the time; not what is done.
     if (!listener->most) {
-        UP_TRY(up_trainer_plan(config, rank, &plan, err));
+        UP_TRY(up_trainer_plan(config, rank, NULL, &plan, err));
         UP_TRY(up_rank_use_plan(&dry, &plan.step, err));
     }
     UP_TRY(run_steps(&trainer, listener, err));

@@ -21,7 +21,8 @@ struct up_page {
     const struct up_column *columns;
     int column_count;
     char **cells;
-    size_t rows, capacity;
+    size_t rows;
+    int64_t capacity; // rows
 };
 
 struct up_page *up_page_create(bool colour)
@@ -191,15 +192,10 @@ void up_page_table_begin(struct up_page *page, const struct up_column *columns, 
 void up_page_row_begin(struct up_page *page)
 {
     size_t width = (size_t)page->column_count;
-    if (page->rows == page->capacity) {
-        size_t capacity = page->capacity ? 2 * page->capacity : 16;
-        char **cells = reallocarray(page->cells, capacity * width, sizeof *cells);
-        if (!cells) {
-            page->failed = true;
-            return;
-        }
-        page->cells = cells;
-        page->capacity = capacity;
+    if (up_grow(&page->cells, (int64_t)page->rows, &page->capacity, width * sizeof *page->cells,
+                NULL)) {
+        page->failed = true;
+        return;
     }
     memset(page->cells + page->rows * width, 0, width * sizeof *page->cells);
     page->rows++;

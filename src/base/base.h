@@ -3,6 +3,7 @@
 #define UP_BASE_BASE_H
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/options.h"
 #include "base/rng.h"
 #include "base/units.h"

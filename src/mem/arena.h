@@ -9,6 +9,16 @@ enum { UP_ARENA_ALIGN = 256 }; // bytes; what cuBLAS and cuDNN like
 
 struct up_arena;
 
+/* The free stretches lie in two trees, so that none is looked for one by one. */
+enum up_arena_order {
+    UP_ARENA_BY_SIZE, // those of one size by offset
+    UP_ARENA_BY_OFFSET,
+    UP_ARENA_ORDERS
+};
+struct up_branches {
+    struct up_block *before, *after;
+};
+
 /* A stretch of the range, taken or free. While free, ticket[s] is the moment of stream s after
  * which its bytes are no longer used there (0: never were). */
 struct up_block {
@@ -16,7 +26,9 @@ struct up_block {
     bool taken;
     uint64_t ticket[UP_STREAM_COUNT];
     struct up_arena *arena;
-    struct up_block *before, *after; // by offset
+    struct up_block *before, *after;        // by offset
+    struct up_branches in[UP_ARENA_ORDERS]; // while free
+    uint32_t priority;                      // in the trees of both orders
 };
 
 struct up_arena *up_arena_create(int64_t capacity); // NULL when memory is short

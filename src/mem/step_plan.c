@@ -24,15 +24,10 @@ void up_record_begin(struct up_rank *rank, const struct up_tensor *tensor)
     enum up_space space = tensor->space;
     if (!lives || tensor->step_index < 0) return;
     UP_ASSERT(tensor->step_index <= lives->count[space]);
-    if (tensor->step_index == lives->room[space]) {
-        int64_t room = up_max(1024, 2 * lives->room[space]);
-        struct up_life *grown = realloc(lives->life[space], (size_t)room * sizeof *grown);
-        if (!grown) {
-            up_rank_fail(rank, UP_FAILED, "out of host memory for the plan of a step");
-            return;
-        }
-        lives->life[space] = grown;
-        lives->room[space] = room;
+    if (up_grow(&lives->life[space], tensor->step_index, &lives->room[space],
+                sizeof *lives->life[space], NULL)) {
+        up_rank_fail(rank, UP_FAILED, "out of host memory for the plan of a step");
+        return;
     }
     lives->count[space] = tensor->step_index + 1;
     lives->life[space][tensor->step_index] =

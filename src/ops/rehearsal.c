@@ -24,7 +24,8 @@ struct call {
 
 struct up_rehearsal {
     struct call *calls;
-    int count, room;
+    int count;
+    int64_t room;
     int64_t bytes;
 };
 
@@ -175,18 +176,6 @@ static void place_operands(struct call *call, struct place *place)
 /* --- Noting and making calls ---------------------------------------------------------------------
  */
 
-static struct call *room_for_one(struct up_rehearsal *rehearsal)
-{
-    if (rehearsal->count == rehearsal->room) {
-        int room = rehearsal->room ? 2 * rehearsal->room : 32;
-        struct call *grown = realloc(rehearsal->calls, (size_t)room * sizeof *grown);
-        if (!grown) return NULL;
-        rehearsal->calls = grown;
-        rehearsal->room = room;
-    }
-    return &rehearsal->calls[rehearsal->count];
-}
-
 void up_rehearsal_note(struct up_rank *rank, int op, union up_call run, const void *args,
                        size_t size)
 {
@@ -208,13 +197,11 @@ void up_rehearsal_note(struct up_rank *rank, int op, union up_call run, const vo
             rehearsal->calls[i].times++;
             return;
         }
-    struct call *kept = room_for_one(rehearsal);
-    if (!kept) {
+    if (up_grow(&rehearsal->calls, rehearsal->count, &rehearsal->room, sizeof call, NULL)) {
         up_rank_fail(rank, UP_FAILED, "out of host memory for the rehearsal of a step");
         return;
     }
-    *kept = call;
-    rehearsal->count++;
+    rehearsal->calls[rehearsal->count++] = call;
     rehearsal->bytes = one.most > rehearsal->bytes ? one.most : rehearsal->bytes;
 }
 

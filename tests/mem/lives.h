@@ -144,12 +144,7 @@ out:
 // Grows by doubling; ends the program when memory is short: this is a test's.
 static inline int64_t lives_append(struct lives *lives, struct up_life life)
 {
-    if (lives->count == lives->room) {
-        lives->room = up_max(1024, 2 * lives->room);
-        struct up_life *grown = realloc(lives->life, (size_t)lives->room * sizeof *grown);
-        if (!grown) abort();
-        lives->life = grown;
-    }
+    if (up_grow(&lives->life, lives->count, &lives->room, sizeof life, NULL)) abort();
     lives->life[lives->count] = life;
     return lives->count++;
 }

@@ -116,7 +116,7 @@ static inline enum up_status bench_init_member(struct member *member, void *argu
                         NULL, err));
     UP_TRY(up_trainer_init(&member->trainer, &member->rank, &bench->config, member->seat->world,
                            member->seat->cp, err));
-    UP_TRY(up_trainer_plan(&bench->config, number, &member->plan, err));
+    UP_TRY(up_trainer_plan(&bench->config, number, NULL, &member->plan, err));
 out:
     return rc;
 }

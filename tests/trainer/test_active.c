@@ -76,8 +76,8 @@ static void test_arithmetic(void **state)
     config.seq = 4096;
     config.active_layers = 2;
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, &forecast, &err),
-                         UP_OK);
+        assert_int_equal(
+            up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, NULL, &forecast, &err), UP_OK);
         assert_true(up_limits_device_floor(&config) <= forecast.peak_bytes);
         assert_true(up_limits_host_floor(&config) <= forecast.host_bytes);
         bool applied = up_technique_apply(

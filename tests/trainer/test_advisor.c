@@ -445,7 +445,7 @@ static void test_knob_of_micro_batches(void **state)
     assert_true(count > 2);
     for (int i = 0; i < count; i++) {
         struct up_forecast whole;
-        must(up_forecast_make(&positions[i].config, &site.machine, UP_FORECAST_PLACED, &whole,
+        must(up_forecast_make(&positions[i].config, &site.machine, UP_FORECAST_PLACED, NULL, &whole,
                               &error));
         if (positions[i].forecast->step_s != whole.step_s)
             fail_msg("%d heads: %g s, expected %g s",

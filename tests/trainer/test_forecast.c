@@ -351,18 +351,18 @@ static void test_libraries(void **state)
     struct up_forecast forecast;
     must(up_machine_find("h200", &machine, &error));
     config = rung_of("ulysses");
-    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, &forecast, &error));
+    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, NULL, &forecast, &error));
     assert_int_equal(forecast.libraries, 0);
     config.as = UP_DEVICE_CUDA;
     config.dtype = UP_BF16;
-    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, &forecast, &error));
+    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, NULL, &forecast, &error));
     assert_int_equal(forecast.library_bytes[UP_LIBRARY_NCCL],
                      machine.nccl_bytes + 2 * machine.nccl_rank_bytes);
     // 2.0 GiB were measured with four ranks.
     assert_true(llabs(forecast.library_bytes[UP_LIBRARY_NCCL] - ((int64_t)2 << 30)) < 32 << 20);
     assert_int_equal(forecast.library_bytes[UP_LIBRARY_CONTEXT], machine.context_bytes);
     config.cp = config.dp = 1;
-    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, &forecast, &error));
+    must(up_forecast_make(&config, &machine, UP_FORECAST_BRIEF, NULL, &forecast, &error));
     assert_int_equal(forecast.library_bytes[UP_LIBRARY_NCCL], 0);
 }
 

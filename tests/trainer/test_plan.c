@@ -27,8 +27,8 @@ static void test_distinct_calls(void **state)
     struct up_error error = {0};
     struct up_trainer_plan shallow, deep;
     struct up_config a = llama(32768, 2), b = llama(32768, 8);
-    must(up_trainer_plan(&a, 0, &shallow, &error));
-    must(up_trainer_plan(&b, 0, &deep, &error));
+    must(up_trainer_plan(&a, 0, NULL, &shallow, &error));
+    must(up_trainer_plan(&b, 0, NULL, &deep, &error));
     assert_non_null(shallow.rehearsal);
     assert_int_equal(up_rehearsal_count(shallow.rehearsal), up_rehearsal_count(deep.rehearsal));
     assert_in_range(up_rehearsal_count(shallow.rehearsal), 20, 60);
@@ -45,7 +45,7 @@ static void test_room(void **state)
     struct up_trainer_plan plan;
     struct up_config config = llama(32768, 2);
     int64_t live[UP_SPACE_COUNT];
-    must(up_trainer_plan(&config, 0, &plan, &error));
+    must(up_trainer_plan(&config, 0, NULL, &plan, &error));
     live_peaks(&config, 0, live);
     assert_true(up_rehearsal_bytes(plan.rehearsal) <= plan.step.height[UP_SPACE_DEVICE]);
     assert_true(up_rehearsal_bytes(plan.rehearsal) <= live[UP_SPACE_DEVICE]);
@@ -100,7 +100,7 @@ static void test_calls_again(void **state)
     int attention = 0;
     assert_true(up_model_preset("tiny", &config.model));
     config.seq = 64;
-    must(up_trainer_plan(&config, 0, &plan, &error));
+    must(up_trainer_plan(&config, 0, NULL, &plan, &error));
     for (int i = 0; i < up_rehearsal_count(plan.rehearsal); i++) {
         struct up_rehearsal_call call = up_rehearsal_call(plan.rehearsal, i);
         if (strncmp(call.text, "attention", 9) != 0) continue;

@@ -30,7 +30,10 @@ enum up_status up_dry_rank_step(struct up_dry_rank *dry, int64_t step, struct up
 {
     static const struct up_hyper hyper = {0};
     struct up_step_result result;
-    return up_trainer_step(&dry->trainer, step, 1, &hyper, &result, err);
+    enum up_status rc = up_trainer_step(&dry->trainer, step, 1, &hyper, &result, err);
+    volatile const int *stop = dry->trainer.stop;
+    if (rc != UP_FAILED || !stop || !*stop) return rc;
+    return up_fail(err, UP_FAILED, "interrupted before its first step");
 }
 
 void up_dry_rank_close(struct up_dry_rank *dry)

@@ -19,7 +19,8 @@ struct up_dry_rank {
 enum up_status up_dry_rank_open(struct up_dry_rank *dry, const struct up_config *config,
                                 const struct up_machine *machine, int rank, bool rehearse,
                                 struct up_error *err);
-/* The next step, from 0. */
+/* The next step, from 0. Where `trainer.stop` is set during it, it ends after the layer that it is
+ * in, as failed: "interrupted before its first step", which is that of the run it is made for. */
 enum up_status up_dry_rank_step(struct up_dry_rank *dry, int64_t step, struct up_error *err);
 void up_dry_rank_close(struct up_dry_rank *dry);
 

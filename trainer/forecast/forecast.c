@@ -102,6 +102,13 @@ static void take_census(const struct up_rank *rank, void *context)
 /* --- One rank ------------------------------------------------------------------------------------
  */
 
+// What all dry runs of one forecast have in common.
+struct asked {
+    const struct up_machine *machine;
+    enum up_forecast_depth depth;
+    volatile const int *stop;
+};
+
 static enum up_status run_step(struct up_dry_rank *dry, int64_t step, double *seconds,
                                struct up_error *err)
 {
@@ -154,16 +161,16 @@ out:
     return rc;
 }
 
-static enum up_status forecast_rank(const struct up_config *config,
-                                    const struct up_machine *machine, int rank,
-                                    enum up_forecast_depth depth, struct up_forecast *forecast,
-                                    struct up_error *err)
+static enum up_status forecast_rank(const struct up_config *config, const struct asked *asked,
+                                    int rank, struct up_forecast *forecast, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_dry_rank dry = {0};
+    enum up_forecast_depth depth = asked->depth;
     bool rehearse = depth >= UP_FORECAST_PLANNED && config->as == UP_DEVICE_CUDA;
     *forecast = (struct up_forecast){.depth = depth, .layer = UP_NO_LAYER};
-    UP_TRY(up_dry_rank_open(&dry, config, machine, rank, rehearse, err));
+    UP_TRY(up_dry_rank_open(&dry, config, asked->machine, rank, rehearse, err));
+    dry.trainer.stop = asked->stop;
     UP_TRY(run_step(&dry, 0, &forecast->step_s, err));
     forecast->peak_bytes = dry.rank.usage.peak_bytes[UP_SPACE_DEVICE];
     forecast->host_bytes = dry.rank.usage.peak_bytes[UP_SPACE_HOST];
@@ -206,17 +213,15 @@ static int fullest_rank(const struct up_config *config)
     return fullest;
 }
 
-static enum up_status forecast_fullest(const struct up_config *config,
-                                       const struct up_machine *machine,
-                                       enum up_forecast_depth depth, struct up_forecast *forecast,
-                                       struct up_error *err)
+static enum up_status forecast_fullest(const struct up_config *config, const struct asked *asked,
+                                       struct up_forecast *forecast, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_forecast other;
     int fullest = fullest_rank(config);
-    UP_TRY(forecast_rank(config, machine, 0, depth, forecast, err));
+    UP_TRY(forecast_rank(config, asked, 0, forecast, err));
     if (!fullest) return UP_OK;
-    UP_TRY(forecast_rank(config, machine, fullest, depth, &other, err));
+    UP_TRY(forecast_rank(config, asked, fullest, &other, err));
     int64_t host = up_max(forecast->host_bytes, other.host_bytes);
     double step_s = forecast->step_s > other.step_s ? forecast->step_s : other.step_s;
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
@@ -246,34 +251,34 @@ static void add_tokens(const struct up_config *config, int64_t beyond, struct up
 }
 
 // One micro-batch tells.
-static enum up_status forecast_briefly(const struct up_config *config,
-                                       const struct up_machine *machine,
+static enum up_status forecast_briefly(const struct up_config *config, const struct asked *asked,
                                        struct up_forecast *forecast, struct up_error *err)
 {
     struct up_config one = *config;
     one.accum = 1;
-    enum up_status rc = forecast_fullest(&one, machine, UP_FORECAST_BRIEF, forecast, err);
+    enum up_status rc = forecast_fullest(&one, asked, forecast, err);
     if (rc || forecast->beyond) return rc;
     forecast->step_s += (double)(config->accum - 1) * forecast->micro_batch_s;
     add_tokens(config, config->accum - 1, forecast);
     return UP_OK;
 }
 
-static enum up_status forecast_accum(const struct up_config *config,
-                                     const struct up_machine *machine, enum up_forecast_depth depth,
+static enum up_status forecast_accum(const struct up_config *config, const struct asked *asked,
                                      struct up_forecast *forecast, struct up_error *err)
 {
     enum up_status rc = UP_OK;
     struct up_config fewer = *config;
+    struct asked brief = *asked;
     struct up_forecast one;
     int64_t beyond = config->accum - MICRO_BATCHES;
-    if (depth == UP_FORECAST_BRIEF) return forecast_briefly(config, machine, forecast, err);
-    if (beyond <= 0) return forecast_fullest(config, machine, depth, forecast, err);
+    brief.depth = UP_FORECAST_BRIEF;
+    if (asked->depth == UP_FORECAST_BRIEF) return forecast_briefly(config, asked, forecast, err);
+    if (beyond <= 0) return forecast_fullest(config, asked, forecast, err);
     fewer.accum = MICRO_BATCHES;
-    UP_TRY(forecast_fullest(&fewer, machine, depth, forecast, err));
+    UP_TRY(forecast_fullest(&fewer, asked, forecast, err));
     if (forecast->beyond) goto out;
     fewer.accum = MICRO_BATCHES - 1;
-    UP_TRY(forecast_fullest(&fewer, machine, UP_FORECAST_BRIEF, &one, err));
+    UP_TRY(forecast_fullest(&fewer, &brief, &one, err));
     forecast->step_s += (double)beyond * (forecast->step_s - one.step_s);
     add_tokens(config, beyond, forecast);
 out:
@@ -300,11 +305,12 @@ static void add_libraries(const struct up_config *config, const struct up_machin
 }
 
 enum up_status up_forecast_make(const struct up_config *config, const struct up_machine *machine,
-                                enum up_forecast_depth depth, struct up_forecast *forecast,
-                                struct up_error *err)
+                                enum up_forecast_depth depth, volatile const int *stop,
+                                struct up_forecast *forecast, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    UP_TRY(forecast_accum(config, machine, depth, forecast, err));
+    const struct asked asked = {machine, depth, stop};
+    UP_TRY(forecast_accum(config, &asked, forecast, err));
     if (!up_config_hash(config, forecast->config_hash))
         UP_TRY(up_fail(err, UP_FAILED, "out of host memory"));
     double tokens =

@@ -53,9 +53,11 @@ struct up_forecast {
     int64_t arena_bytes[UP_SPACE_COUNT];
 };
 
+/* Once *stop is set it fails, as dry_rank.h says; NULL: nobody stops it. *forecast is then of no
+ * use. */
 enum up_status up_forecast_make(const struct up_config *config, const struct up_machine *machine,
-                                enum up_forecast_depth depth, struct up_forecast *forecast,
-                                struct up_error *err);
+                                enum up_forecast_depth depth, volatile const int *stop,
+                                struct up_forecast *forecast, struct up_error *err);
 
 /* About as many launches as a micro-batch has, which is what a dry run of it takes time for. */
 double up_config_launches(const struct up_config *config);

@@ -92,13 +92,18 @@ struct work {
     atomic_int next;
 };
 
+// A shallower forecast that the entry has stays where a deeper one fails.
 static void make(const struct up_forecaster *forecaster, struct entry *entry)
 {
-    entry->status = forecaster->stop && *forecaster->stop
+    struct up_forecast made;
+    volatile const int *stop = forecaster->stop;
+    entry->status = stop && *stop
                         ? up_fail(&entry->error, UP_FAILED, "interrupted before its first step")
                         : up_forecast_make(&entry->config, &forecaster->machine, entry->wanted,
-                                           &entry->forecast, &entry->error);
-    entry->known = entry->status == UP_OK;
+                                           stop, &made, &entry->error);
+    if (entry->status) return;
+    entry->forecast = made;
+    entry->known = true;
 }
 
 static void *run(void *argument)
@@ -142,6 +147,7 @@ enum up_status up_forecaster_ask_all(struct up_forecaster *forecaster,
         UP_TRY(find_entry(forecaster, &candidates[i]->config, &all[i], err));
         struct entry *entry = all[i];
         bool deep = entry->known && entry->forecast.depth >= depth;
+        if (deep) entry->status = UP_OK; // whatever came of a deeper one
         if (deep || listed(work.entries, work.count, entry)) continue;
         entry->wanted = depth;
         work.entries[work.count++] = entry;

@@ -10,7 +10,8 @@ struct up_forecaster;
 struct up_forecaster *up_forecaster_create(const struct up_machine *machine, int threads);
 void up_forecaster_destroy(struct up_forecaster *forecaster); // NULL is fine
 
-/* From when *stop is set, by a signal say, forecasts that are still to be made fail. */
+/* From when *stop is set, by a signal say, forecasts that are not yet made fail, also those under
+ * way. */
 void up_forecaster_stop_at(struct up_forecaster *forecaster, volatile const int *stop);
 
 const struct up_machine *up_forecaster_machine(const struct up_forecaster *forecaster);

@@ -10,7 +10,7 @@ static void make_room(struct up_trainer_plan *plan)
     *height = up_max(*height, up_rehearsal_bytes(plan->rehearsal));
 }
 
-enum up_status up_trainer_plan(const struct up_config *config, int rank,
+enum up_status up_trainer_plan(const struct up_config *config, int rank, volatile const int *stop,
                                struct up_trainer_plan *plan, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -20,6 +20,7 @@ enum up_status up_trainer_plan(const struct up_config *config, int rank,
     *plan = (struct up_trainer_plan){0};
     UP_TRY(up_machine_find("generic", &machine, err));
     UP_TRY(up_dry_rank_open(&dry, config, &machine, rank, true, err));
+    dry.trainer.stop = stop;
     up_rank_record_lives(&dry.rank, &lives);
     UP_TRY(up_dry_rank_step(&dry, 0, err));
     UP_TRY(up_step_plan_make(&dry.rank, &lives, &plan->step, err));

@@ -13,8 +13,9 @@ struct up_trainer_plan {
     double layer_s; // what the longest layer takes on an accelerator of no particular make
 };
 
-/* Of rank `rank` of the config. Release with up_trainer_plan_release, also after a failure. */
-enum up_status up_trainer_plan(const struct up_config *config, int rank,
+/* Of rank `rank` of the config. Once *stop is set it fails, as dry_rank.h says; NULL: nobody stops
+ * it. Release with up_trainer_plan_release, also after a failure. */
+enum up_status up_trainer_plan(const struct up_config *config, int rank, volatile const int *stop,
                                struct up_trainer_plan *plan, struct up_error *err);
 void up_trainer_plan_release(struct up_trainer_plan *plan);
 

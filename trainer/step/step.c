@@ -29,7 +29,8 @@ static struct up_tensor *forward(struct up_trainer *trainer, const struct up_ten
     rank->phase = UP_PHASE_FORWARD;
     up_range_begin(rank, "forward", UP_NO_LAYER);
     struct up_tensor *x = up_embed_forward(trainer, tokens);
-    for (int64_t layer = 0; layer < up_config_layers(trainer->config); layer++)
+    for (int64_t layer = 0; layer < up_config_layers(trainer->config) && !up_rank_failed(rank);
+         layer++)
         x = up_block_forward(trainer, layer, x);
     // A step without a target that counts has no loss, and its gradients are zero.
     up_loss(trainer, x, tokens, counted ? 1.0 / (double)counted : 0);
@@ -44,7 +45,8 @@ static void backward(struct up_trainer *trainer, struct up_tensor *d,
     rank->phase = UP_PHASE_BACKWARD;
     up_range_begin(rank, "backward", UP_NO_LAYER);
     up_retag(rank, d, UP_TAG(CHECKPOINT, "dx"), d->shape);
-    for (int64_t layer = up_config_layers(trainer->config) - 1; layer >= 0; layer--)
+    for (int64_t layer = up_config_layers(trainer->config) - 1; layer >= 0 && !up_rank_failed(rank);
+         layer--)
         up_block_backward(trainer, layer, d);
     up_embed_backward(trainer, tokens, d);
     up_range_end(rank);
@@ -75,7 +77,8 @@ static void gradients(struct up_trainer *trainer, int64_t counted)
         rank, UP_STREAM_COMPUTE,
         &(struct up_fill_args){.x = trainer->scalars->data, .bytes = trainer->scalars->bytes});
     up_units_zero_grads(&trainer->units);
-    for (int64_t a = 0; a < trainer->config->accum; a++) micro_batch(trainer, a, counted);
+    for (int64_t a = 0; a < trainer->config->accum && !up_rank_failed(rank); a++)
+        micro_batch(trainer, a, counted);
     rank->phase = UP_PHASE_OPTIMIZER;
     up_range_begin(rank, "optimizer", UP_NO_LAYER);
     up_units_reduce_grads(&trainer->units);

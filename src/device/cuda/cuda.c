@@ -81,7 +81,8 @@ struct cuda_device {
     cublasHandle_t blas;
     struct slot slot[SLOTS];
     struct piece *piece;          // in order
-    int pieces, room;             // how many there are, and may be
+    int pieces;                   // how many there are
+    int64_t room;                 // and may be
     void *registered;             // the host range, once it is
     struct up_listener *listener; // NVTX; NULL: nobody listens
     struct up_regions *regions;   // NVTX; NULL: no tool checks accesses
@@ -231,18 +232,6 @@ static int who_may_access(const struct cuda_device *cuda, CUmemAccessDesc access
     return count;
 }
 
-// A model of many layers takes many: each of its tensors may be a piece.
-static bool room_for_piece(struct cuda_device *cuda)
-{
-    if (cuda->pieces < cuda->room) return true;
-    int room = cuda->room ? 2 * cuda->room : 64;
-    struct piece *grown = realloc(cuda->piece, (size_t)room * sizeof *grown);
-    if (!grown) return false;
-    cuda->piece = grown;
-    cuda->room = room;
-    return true;
-}
-
 // Maps physical memory up to `bytes` of the range.
 static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t bytes,
                                   struct up_error *err)
@@ -259,7 +248,9 @@ static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t 
         *backed = target;
         return UP_OK;
     }
-    if (!room_for_piece(cuda)) return up_fail(err, UP_FAILED, "out of host memory");
+    // A model of many layers takes many: each of its tensors may be a piece.
+    if (up_grow(&cuda->piece, cuda->pieces, &cuda->room, sizeof *cuda->piece, err))
+        return UP_FAILED;
     CUmemAllocationProp prop = on_device(cuda);
     CUmemAccessDesc access[MAX_GPUS];
     int peers = who_may_access(cuda, access);
