@@ -45,15 +45,10 @@ int64_t up_config_stages(const struct up_config *config)
     return config->model.heads / up_config_stage_heads(config);
 }
 
-int64_t up_config_rank_stage_heads(const struct up_config *config)
-{
-    return up_config_stage_heads(config) / config->cp;
-}
-
 struct up_heads up_config_query_heads(const struct up_config *config, int64_t cp_rank,
                                       int64_t stage)
 {
-    int64_t count = up_config_rank_stage_heads(config);
+    int64_t count = up_config_stage_heads(config) / config->cp;
     return (struct up_heads){config->model.heads / config->cp * cp_rank + count * stage, count};
 }
 

@@ -69,10 +69,9 @@ static inline int64_t up_config_passes(const struct up_config *config)
 int64_t up_config_tokens(const struct up_config *config, int64_t cp_rank);
 int64_t up_config_first_token(const struct up_config *config, int64_t cp_rank);
 
-/* Query heads per stage over the group, stages, and query heads of one rank in a stage. */
+/* Query heads per stage over the group, and stages. */
 int64_t up_config_stage_heads(const struct up_config *config);
 int64_t up_config_stages(const struct up_config *config);
-int64_t up_config_rank_stage_heads(const struct up_config *config);
 
 /* The query heads [first, first + count) that cp rank r handles in a stage, the KV heads they use,
  * and whether K and V change for some rank between the stage before and this one (true for stage

@@ -36,14 +36,6 @@ enum up_status up_try_config(const struct up_search *search, const struct up_con
                              enum up_forecast_depth depth, struct up_candidate *candidate,
                              enum up_room *room, struct up_error *err);
 
-/* Everything on: as many cp ranks as divide the heads, blocks' inputs alone kept and all sent away
- * (up_advise_leanest tries attention's outputs, too), slices, the smallest stages, one sequence at
- * a time. */
-struct up_config up_leanest(const struct up_config *config, bool optimizer_host);
-
-/* The largest legal cp. */
-int64_t up_widest_cp(const struct up_config *config);
-
 /* Slices of the usual size wherever none are made yet and the local sequence has some. */
 void up_slice_all(struct up_config *config);
 

@@ -23,7 +23,8 @@ bool up_cannot_fit(const struct up_config *c, const struct up_limits *limits)
            (__builtin_mul_overflow(each, ranks, &host) || host > limits->host_bytes);
 }
 
-int64_t up_widest_cp(const struct up_config *config)
+// The largest legal cp.
+static int64_t widest_cp(const struct up_config *config)
 {
     struct up_config made;
     int64_t cp = up_config_ranks(config);
@@ -45,12 +46,15 @@ void up_slice_all(struct up_config *config)
     slice(config, 1024, &config->tile_loss);
 }
 
-struct up_config up_leanest(const struct up_config *config, bool optimizer_host)
+// Everything on: as many cp ranks as divide the heads, blocks' inputs alone kept and all sent away
+// (up_advise_leanest tries attention's outputs, too), slices, the smallest stages, one sequence at
+// a time.
+static struct up_config leanest(const struct up_config *config, bool optimizer_host)
 {
     struct up_config lean = *config;
     lean.accum *= lean.batch;
     lean.batch = 1;
-    up_config_set_cp(&lean, up_widest_cp(&lean), &lean);
+    up_config_set_cp(&lean, widest_cp(&lean), &lean);
     lean.fsdp = up_config_ranks(&lean) > 1;
     lean.optimizer_host = optimizer_host;
     lean.checkpoint = UP_CHECKPOINT_BLOCK;
@@ -118,7 +122,7 @@ static enum up_status try_lean(const struct up_search *search, const struct up_c
 {
     enum up_status rc = UP_OK;
     for (int host = 0; host <= 1; host++) {
-        struct up_config lean = up_leanest(config, host);
+        struct up_config lean = leanest(config, host);
         struct up_candidate here;
         enum up_room room;
         lean.checkpoint = checkpoint;

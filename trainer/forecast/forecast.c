@@ -340,14 +340,6 @@ bool up_config_can_be_forecast(const struct up_config *config)
     return up_config_launches(config) < 4e7;
 }
 
-enum up_category up_forecast_category(const struct up_forecast *forecast)
-{
-    int largest = 0;
-    for (int i = 1; i < UP_CATEGORY_COUNT; i++)
-        if (forecast->category[i] > forecast->category[largest]) largest = i;
-    return (enum up_category)largest;
-}
-
 int64_t up_forecast_device_need(const struct up_forecast *forecast)
 {
     return up_max(forecast->peak_bytes, forecast->arena_bytes[UP_SPACE_DEVICE]) +

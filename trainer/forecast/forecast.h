@@ -64,9 +64,6 @@ double up_config_launches(const struct up_config *config);
 /* Whether many forecasts of it, and of its neighbours, take reasonable time. */
 bool up_config_can_be_forecast(const struct up_config *config);
 
-/* The category with most bytes at the peak. */
-enum up_category up_forecast_category(const struct up_forecast *forecast);
-
 /* What the device must have for it: the arena where that is planned, else the peak, and the
  * libraries. And what a rank needs of the host's memory. */
 int64_t up_forecast_device_need(const struct up_forecast *forecast);

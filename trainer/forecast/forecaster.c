@@ -23,7 +23,7 @@ struct entry {
 struct up_forecaster {
     struct up_machine machine;
     volatile const int *stop; // NULL: nobody stops it
-    int threads, made;
+    int threads;
     struct entry *entries;
 };
 
@@ -56,11 +56,6 @@ void up_forecaster_stop_at(struct up_forecaster *forecaster, volatile const int 
 const struct up_machine *up_forecaster_machine(const struct up_forecaster *forecaster)
 {
     return &forecaster->machine;
-}
-
-int up_forecaster_made(const struct up_forecaster *forecaster)
-{
-    return forecaster->made;
 }
 
 static enum up_status find_entry(struct up_forecaster *forecaster, const struct up_config *config,
@@ -124,7 +119,6 @@ static void run_all(struct up_forecaster *forecaster, struct work *work)
     while (started < wanted && !pthread_create(&thread[started], NULL, run, work)) started++;
     run(work);
     for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
-    forecaster->made += work->count;
 }
 
 static bool listed(struct entry *const *entries, int count, const struct entry *entry)

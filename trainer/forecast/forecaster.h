@@ -30,6 +30,4 @@ enum up_status up_forecaster_ask(struct up_forecaster *forecaster, const struct 
                                  enum up_forecast_depth depth, const struct up_forecast **answer,
                                  struct up_error *err);
 
-int up_forecaster_made(const struct up_forecaster *forecaster); // how many steps were forecast
-
 #endif

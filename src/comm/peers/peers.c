@@ -231,14 +231,6 @@ void up_peers_abort(struct up_peers *peers, const char *reason)
     tell_owner(peers);
 }
 
-enum up_status up_peers_check(struct up_peers *peers, struct up_error *err)
-{
-    pthread_mutex_lock(&peers->lock);
-    bool aborted = peers->aborted;
-    pthread_mutex_unlock(&peers->lock);
-    return aborted ? give_reason(peers, err) : UP_OK;
-}
-
 struct peers_comm {
     struct up_comm base;
     struct up_peers *peers;
@@ -262,7 +254,11 @@ static void abort_group(struct up_comm *comm, const char *reason)
 
 static enum up_status check(struct up_comm *comm, struct up_error *err)
 {
-    return up_peers_check(comm_of(comm)->peers, err);
+    struct up_peers *peers = comm_of(comm)->peers;
+    pthread_mutex_lock(&peers->lock);
+    bool aborted = peers->aborted;
+    pthread_mutex_unlock(&peers->lock);
+    return aborted ? give_reason(peers, err) : UP_OK;
 }
 
 static void destroy(struct up_comm *comm)

@@ -45,7 +45,6 @@ enum up_status up_peers_comms_create(struct up_peers *peers, int group, int firs
 enum up_status up_peers_meet(struct up_peers *peers, struct up_error *err);
 /* The first reason is kept, and told to the other processes. */
 void up_peers_abort(struct up_peers *peers, const char *reason);
-enum up_status up_peers_check(struct up_peers *peers, struct up_error *err);
 
 /* Waits until all take leave, unless all has been aborted, but no longer than place->limit_s. NULL
  * is fine. */

@@ -691,11 +691,6 @@ int64_t up_cuda_scratch_bytes(const struct up_cuda *cuda)
     return cuda->scratch_bytes;
 }
 
-cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream)
-{
-    return cuda_of(device)->stream[stream].stream;
-}
-
 struct up_cuda *up_device_cuda_launch(struct up_device *device)
 {
     return &cuda_of(device)->stream[UP_STREAM_COMPUTE];

@@ -52,9 +52,6 @@ bool up_cuda_try(struct up_cuda *cuda, cudaError_t status, const char *what);
 /* What a launch on the compute stream gets, for preparations outside the step. */
 struct up_cuda *up_device_cuda_launch(struct up_device *device);
 
-/* The streams as CUDA has them, for NCCL. */
-cudaStream_t up_device_cuda_stream(struct up_device *device, enum up_stream stream);
-
 #ifdef __cplusplus
 }
 #endif
