@@ -34,6 +34,14 @@ static void on_signal(int number)
     errno = error;
 }
 
+// Nobody reads the output any more: `| head` has had enough. The run ends in order, and without a
+// word, however often it tries to say something.
+static void on_closed_pipe(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
 static void listen_to_signals(const struct up_train_options *options)
 {
     struct sigaction action = {.sa_handler = on_signal};
@@ -43,6 +51,7 @@ static void listen_to_signals(const struct up_train_options *options)
             "a second or more, at once)\n";
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = on_closed_pipe}, NULL);
 }
 
 static void usage(FILE *out)

@@ -9,6 +9,7 @@
 #include "trainer/forecast/plan.h"
 #include "trainer/group.h"
 #include "trainer/log.h"
+#include "trainer/options/stored.h"
 #include "trainer/profile.h"
 #include "trainer/resume.h"
 #include "trainer/save.h"
@@ -281,6 +282,9 @@ static void say_hello(const struct run *run)
            up_dtype_names[c->dtype], run->group.seat[0].device->name, (long long)up_config_ranks(c),
            up_config_ranks(c) > 1 ? "s" : "", processes, (long long)c->cp, (long long)c->dp,
            (long long)(c->accum * c->dp * c->batch), up_format_count(seq, c->seq));
+    if (up_config_layers(c) < c->model.layers)
+        printf("active: %lld of %lld layers are computed, the state of all is there\n",
+               (long long)up_config_layers(c), (long long)c->model.layers);
     if (run->resume.folder)
         printf("resumed: %s, %lld of %lld steps are done\n", run->resume.folder,
                (long long)run->resume.steps, (long long)run->options->steps);
@@ -570,12 +574,41 @@ static enum up_status run_members(struct run *run, struct up_error *err)
 /* --- Closing ------------------------------------------------------------------------------------
  */
 
+static bool is_shortage(enum up_status outcome, const struct up_error *why)
+{
+    return outcome && !strncmp(why->text, "out of ", strlen("out of "));
+}
+
+// What would have fit where memory ran out: nobody had asked (--no-admission), or there was less
+// than there seemed to be.
+static void advise_after_shortage(const struct run *run)
+{
+    struct up_admission admission;
+    struct up_error error = {0};
+    if (!run->forecaster || up_admission_check(run->forecaster, &run->config, &run->limits,
+                                               !is_dry(run), &admission, &error))
+        return;
+    fprintf(stderr, "upipe-train: memory has run out\n");
+    if (admission.fits)
+        fprintf(stderr, "  by its forecast it fits what there was when it began: does something "
+                        "else take memory?\n");
+    else
+        fprintf(stderr, "  %s\n  %s\n", admission.dominant, admission.way_out);
+}
+
+static void tell_trace(const char *path)
+{
+    printf("trace: %s (explained by: upipe-report ", path);
+    up_put_word(stdout, path);
+    puts(")");
+}
+
 // Ends the trace; a trace that had to stop early is told, and fails nothing.
 static void close_trace(struct run *run, enum up_status outcome, const struct up_error *why)
 {
     struct up_error error = {0};
     if (!run->recorder) return;
-    bool out_of_memory = outcome && strstr(why->text, "out of") == why->text;
+    bool out_of_memory = is_shortage(outcome, why);
     for (int i = 0; i < run->count; i++) up_trace_close(run->members[i].trace);
     if (outcome && !out_of_memory) up_recorder_failed(run->recorder, why->text);
     if (up_recorder_finish(run->recorder,
@@ -585,8 +618,7 @@ static void close_trace(struct run *run, enum up_status outcome, const struct up
                            &error))
         fprintf(stderr, "upipe-train: the trace is not whole: %s\n", error.text);
     else if (leads(run))
-        printf("trace: %s (explained by: upipe-report %s)\n", run->options->trace,
-               run->options->trace);
+        tell_trace(run->options->trace);
 }
 
 static void close_member(struct member *member)
@@ -690,6 +722,7 @@ out:
     if (rc) end_within(&run, END_ANYWAY_S, err->text);
     if (!rc) rc = check_end(&run, err);
     close_trace(&run, rc, err);
+    if (is_shortage(rc, err)) advise_after_shortage(&run);
     up_profile_close(run.profile);
     close_run(&run);
     free(trace);

@@ -285,6 +285,31 @@ static void test_help(void **state)
     assert_non_null(strstr(program.out, "[0.1]"));
 }
 
+// Who reads the output has had enough: the run ends in order.
+static void test_closed_pipe(void **state)
+{
+    (void)state;
+    char folder[32], command[LONG_COMMAND], trace[64];
+    folder_make(folder);
+    snprintf(trace, sizeof trace, "%s/run.db", folder);
+    print_to(command, sizeof command, "%s/data", folder);
+    file_write_text(command, 100000);
+    print_to(command, sizeof command,
+             "cd %s && bash -c 'set -o pipefail; \"%s/upipe-train\" --data data --seq 64 --steps "
+             "100000 --active-layers 2 --trace run.db | head -3 >said'",
+             folder, UP_TEST_BUILD);
+    int status = system(command);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    program_run(&program, "upipe-report", trace);
+    assert_int_equal(program.status, 0);
+    assert_null(strstr(program.out, "INCOMPLETE"));
+    print_to(command, sizeof command, "%s/said", folder);
+    file_read(command, program.out, sizeof program.out);
+    assert_non_null(strstr(program.out, "\nactive: 2 of 4 layers are computed"));
+    folder_remove(folder);
+}
+
 static void test_version(void **state)
 {
     (void)state;
@@ -386,6 +411,8 @@ static void test_memory_limit(void **state)
         assert_int_equal(program.status, 1);
         assert_non_null(strstr(program.err, "out of device memory: layers."));
         assert_non_null(strstr(program.err, "needs"));
+        assert_non_null(strstr(program.err, "memory has run out\n  largest at the peak, in "));
+        assert_non_null(strstr(program.err, "\n  it fits with: --"));
         program_run(&program, "upipe-report", trace);
         assert_int_equal(program.status, 0);
         assert_non_null(strstr(program.out, "OUT OF MEMORY"));
@@ -414,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_diverged),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_version),
+        cmocka_unit_test(test_closed_pipe),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_trace_and_report),
         cmocka_unit_test(test_command_is_told),
