@@ -60,16 +60,43 @@ static sqlite3 *open_to_append(const char *path)
     return db;
 }
 
-static bool holds(sqlite3 *db, const struct up_store_prediction *p)
+// What a run foretold of itself stays; of another configuration the last forecast counts, which may
+// be for another machine.
+static const char stands_sql[] =
+    "SELECT 1 FROM prediction WHERE options = ?1 AND config_hash = ?2 AND (peak_bytes = ?3 AND"
+    " host_bytes IS ?4 AND step_s IS ?5 OR"
+    " config_hash = (SELECT value FROM meta WHERE key = 'config_hash'))";
+static const char *const forget_sql[] = {
+    "DELETE FROM prediction_category WHERE prediction_id IN"
+    " (SELECT id FROM prediction WHERE options = ?1 AND config_hash = ?2)",
+    "DELETE FROM prediction WHERE options = ?1 AND config_hash = ?2"};
+
+// With as many of ?1 to ?5 as `sql` has.
+static int run_about(sqlite3 *db, const char *sql, const struct up_store_prediction *p)
 {
     sqlite3_stmt *statement = NULL;
-    sqlite3_prepare_v2(db, "SELECT 1 FROM prediction WHERE options = ?1 AND config_hash = ?2", -1,
-                       &statement, NULL);
+    sqlite3_prepare_v2(db, sql, -1, &statement, NULL);
     sqlite3_bind_text(statement, 1, p->options, -1, SQLITE_STATIC);
     sqlite3_bind_text(statement, 2, p->config_hash, -1, SQLITE_STATIC);
-    bool found = sqlite3_step(statement) == SQLITE_ROW;
+    if (sqlite3_bind_parameter_count(statement) > 2) {
+        sqlite3_bind_int64(statement, 3, p->peak_bytes);
+        sqlite3_bind_int64(statement, 4, p->host_bytes);
+        sqlite3_bind_double(statement, 5, p->step_s);
+    }
+    int code = sqlite3_step(statement);
     sqlite3_finalize(statement);
-    return found;
+    return code;
+}
+
+static bool stands(sqlite3 *db, const struct up_store_prediction *p)
+{
+    return run_about(db, stands_sql, p) == SQLITE_ROW;
+}
+
+static bool forget(sqlite3 *db, const struct up_store_prediction *p)
+{
+    return run_about(db, forget_sql[0], p) == SQLITE_DONE &&
+           run_about(db, forget_sql[1], p) == SQLITE_DONE;
 }
 
 static bool append(sqlite3 *db, const struct up_store_prediction *predictions, int count)
@@ -78,8 +105,9 @@ static bool append(sqlite3 *db, const struct up_store_prediction *predictions, i
     sqlite3_stmt *category = up_row_prepare(db, UP_ROW_PREDICTION_CATEGORY);
     bool good = row && category;
     for (int i = 0; i < count && good; i++)
-        good = holds(db, &predictions[i]) ||
-               up_prediction_run(db, row, category, &predictions[i]) == SQLITE_DONE;
+        good = stands(db, &predictions[i]) ||
+               (forget(db, &predictions[i]) &&
+                up_prediction_run(db, row, category, &predictions[i]) == SQLITE_DONE);
     sqlite3_finalize(row);
     sqlite3_finalize(category);
     return good;
@@ -93,7 +121,7 @@ bool up_store_append_predictions(const char *path, const struct up_store_predict
     if (!db) return false;
     up_store_meta_get(db, "complete", complete, sizeof complete);
     bool all = true, good = !strcmp(complete, "1");
-    for (int i = 0; i < count && good; i++) all &= holds(db, &predictions[i]);
+    for (int i = 0; i < count && good; i++) all &= stands(db, &predictions[i]);
     if (good && !all) {
         good = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK;
         good = good && append(db, predictions, count);

@@ -107,9 +107,9 @@ const char *up_store_failure(const struct up_store *store); // what went wrong, 
  * any case; NULL is fine. */
 enum up_status up_store_finish(struct up_store *store, bool complete, struct up_error *err);
 
-/* Adds those of `count` forecasts that a finished run.db does not hold yet (by options and
- * config_hash), in one transaction. False where the file cannot be written, or is still being
- * written by its run; it is then as it was. */
+/* Adds `count` forecasts to a finished run.db, in one transaction, in the place of earlier ones of
+ * the same options and config_hash; but what the run foretold of itself stays. False where the file
+ * cannot be written, or is still being written by its run; it is then as it was. */
 bool up_store_append_predictions(const char *path, const struct up_store_prediction *predictions,
                                  int count);
 

@@ -233,6 +233,31 @@ static void test_predictions_come_true(void **state)
     }
 }
 
+// Of another machine forecasts are made anew, but for the one that the run began with.
+static void test_the_last_forecast_counts(void **state)
+{
+    (void)state;
+    static const char *const machines[] = {"h200", "generic"};
+    static const char own[] = "SELECT step_s * 1e9 FROM prediction WHERE options = ''";
+    static const char other[] = "SELECT step_s * 1e9 FROM prediction WHERE options LIKE '%host'";
+    int64_t first, others[2], count[2];
+    run_traced(trace, "");
+    first = ask(trace, own);
+    for (int i = 0; i < 2; i++) {
+        program_run(&program, "upipe-report", "advise", trace, "--machine", machines[i]);
+        assert_int_equal(program.status, 0);
+        assert_int_equal(ask(trace, own), first);
+        others[i] = ask(trace, other);
+        count[i] = ask(trace, "SELECT count(*) FROM prediction");
+        assert_true(others[i] > 0);
+    }
+    assert_true(others[0] != others[1]);
+    assert_int_equal(count[0], count[1]);
+    assert_int_equal(ask(trace, "SELECT count(*) FROM prediction_category WHERE prediction_id NOT "
+                                "IN (SELECT id FROM prediction)"),
+                     0);
+}
+
 // What advise finds is added, once; a file that cannot be written to is only read.
 static void test_advise_adds_forecasts(void **state)
 {
@@ -464,6 +489,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_dry_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(test_predictions_come_true, enter, leave),
         cmocka_unit_test_setup_teardown(test_advise_adds_forecasts, enter, leave),
+        cmocka_unit_test_setup_teardown(test_the_last_forecast_counts, enter, leave),
         cmocka_unit_test_setup_teardown(test_every_forecast_is_stored, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
