@@ -6,6 +6,7 @@
 #include "report/calibration/rerun.h"
 #include "report/emit/text.h"
 #include "report/report.h"
+#include "trainer/advisor/admission.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ struct calibration {
     struct up_rates rates;
     struct up_figures base, machine;
     char lost[256]; // the machine that the run names, where it is not to be found
+    double share;   // of NCCL's memory, with the run's --nccl-buffers
     struct up_figure_sources sources;
     bool learnt[UP_FIGURE_COUNT];
     bool no_memory;    // for a source
@@ -42,6 +44,16 @@ struct calibration {
 
 /* --- Where from --------------------------------------------------------------------------------
  */
+
+static double stored_share(const json_t *config)
+{
+    struct up_train_options run = {0};
+    const struct up_option *option = up_option_find(up_train_option_table, "nccl-buffers");
+    const json_t *stored = json_object_get(json_object_get(config, "options"), option->name);
+    const char *text = json_string_value(stored);
+    if (text && up_option_set(option, text, &run, NULL)) return 1;
+    return up_admission_buffers_share(&run);
+}
 
 // The machine that the run was for: stored whole in a dry run, named in others.
 static enum up_status find_base(struct calibration *c, struct up_error *err)
@@ -58,6 +70,9 @@ static enum up_status find_base(struct calibration *c, struct up_error *err)
     if (text) rc = up_figures_stored(text, &c->base, &found, err);
     free(text);
     if (rc) goto out;
+    c->share = stored_share(config);
+    if (found) c->base.of[UP_FIGURE_NCCL] /= c->share; // stored as the run had it
+    if (found) c->base.of[UP_FIGURE_NCCL_RANK] /= c->share;
     if (!found && name) {
         rc = up_figures_find(name, &c->base, &why);
         if (rc == UP_FAILED) UP_TRY(up_fail(err, rc, "%s", why.text));
@@ -172,10 +187,12 @@ static enum up_status take_libraries(struct calibration *c, struct up_error *err
         UP_TRY(up_query_next(&query, &row, err));
         double bytes = (double)up_query_integer(&query, 0, 0);
         up_query_close(&query);
-        if (figure == UP_FIGURE_NCCL) bytes = of_two_ranks(c, bytes);
+        double share = figure == UP_FIGURE_NCCL ? c->share : 1;
+        if (figure == UP_FIGURE_NCCL) bytes = of_two_ranks(c, bytes / share);
         if (!(bytes > 0) || bytes >= 0x1p59) continue;
         c->machine.of[figure] = bytes;
-        snprintf(text, sizeof text, "what it held of a device, %s", c->run.path);
+        snprintf(text, sizeof text, "what it held of a device%s, %s",
+                 share < 1 ? ", twice, since it ran with smaller --nccl-buffers" : "", c->run.path);
         set_source(c, figure, text);
         c->learnt[figure] = true;
     }

@@ -471,6 +471,35 @@ static void test_libraries(void **state)
     json_decref(root);
 }
 
+// NCCL's figures are those of its usual buffers, whatever the run had: a run that has less of them
+// is forecast so by its own options.
+static void test_smaller_buffers(void **state)
+{
+    (void)state;
+    struct up_figures h200;
+    struct up_error err = {0};
+    assert_int_equal(up_figures_find("h200", &h200, &err), UP_OK);
+    train("--device dry --as cuda --machine h200 --model tiny --seq 1K --ranks 2 --steps 1 "
+          "--nccl-buffers 1M --trace run.db");
+    json_t *root = calibrate("run.db -o m.json");
+    assert_true(json_number_value(json_object_get(figure_of(root, "nccl_bytes"), "value")) ==
+                h200.of[UP_FIGURE_NCCL]);
+    assert_true(json_number_value(json_object_get(figure_of(root, "nccl_rank_bytes"), "value")) ==
+                h200.of[UP_FIGURE_NCCL_RANK]);
+    json_decref(root);
+    make_foreign("run.db",
+                 "UPDATE meta SET value = '2' WHERE key = 'ranks';"
+                 "UPDATE meta SET value = '{\"options\": {\"nccl-buffers\": \"1048576\"}}'"
+                 " WHERE key = 'config';"
+                 "INSERT INTO device_alloc VALUES"
+                 " (7, 0, 'nccl', 'device', 700000000, 0, NULL)");
+    root = calibrate("run.db -o m.json");
+    const json_t *nccl = figure_of(root, "nccl_bytes");
+    assert_true(json_number_value(json_object_get(nccl, "value")) == 1.4e9);
+    assert_non_null(strstr(json_string_value(json_object_get(nccl, "source")), "--nccl-buffers"));
+    json_decref(root);
+}
+
 static void test_names_a_lost_machine(void **state)
 {
     (void)state;
@@ -550,6 +579,7 @@ int main(void)
                                        TEST(test_foreign),
                                        TEST(test_other_head_dims),
                                        TEST(test_libraries),
+                                       TEST(test_smaller_buffers),
                                        TEST(test_names_a_lost_machine),
                                        TEST(test_malformed),
                                        TEST(test_refusals)};

@@ -95,12 +95,17 @@ out:
 
 enum { NCCL_USUAL_BUFFER = 4 << 20 };
 
-void up_admission_buffers(const struct up_train_options *options, struct up_machine *machine)
+double up_admission_buffers_share(const struct up_train_options *options)
 {
     // Smaller buffers, and fewer of them: 652 of 1308 MiB were measured.
-    if (!options->nccl_buffers || options->nccl_buffers >= NCCL_USUAL_BUFFER) return;
-    machine->nccl_bytes /= 2;
-    machine->nccl_rank_bytes /= 2;
+    return options->nccl_buffers && options->nccl_buffers < NCCL_USUAL_BUFFER ? 0.5 : 1;
+}
+
+void up_admission_buffers(const struct up_train_options *options, struct up_machine *machine)
+{
+    double share = up_admission_buffers_share(options);
+    machine->nccl_bytes = (int64_t)((double)machine->nccl_bytes * share);
+    machine->nccl_rank_bytes = (int64_t)((double)machine->nccl_rank_bytes * share);
 }
 
 struct up_limits up_admission_limits(const struct up_train_options *options, enum up_device_kind as,

@@ -20,7 +20,9 @@ enum up_status up_admission_check(struct up_forecaster *forecaster, const struct
                                   const struct up_limits *limits, bool planned,
                                   struct up_admission *admission, struct up_error *err);
 
-/* Of a machine's figures what NCCL takes with the options' buffers. */
+/* Of a machine's figures what NCCL takes with the options' buffers, and by how much that is less.
+ */
+double up_admission_buffers_share(const struct up_train_options *options);
 void up_admission_buffers(const struct up_train_options *options, struct up_machine *machine);
 
 /* What a run of these options, for the device `as` of its config, may take: on dry of the machine,
