@@ -9,21 +9,17 @@
  *
  * Order between streams: a moment's ticket counts the work given to its stream. CUDA events are
  * only recorded where somebody waits. Nothing here waits for the whole device. */
-#define _GNU_SOURCE // touch.h
 #include "device/cuda/cuda_impl.h"
-#include "device/touch.h"
+#include "device/cuda/memory.h"
 
-#include <ctype.h>
-#include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 64, EVENTS = 32, SLOTS = 16, MIN_CAPABILITY = 80 };
+enum { EVENTS = 32, SLOTS = 16, MIN_CAPABILITY = 80 };
 // Of a context with upipe's kernels in it (measured on an H200 with CUDA 13.0).
 enum { USUAL_CONTEXT = 541 << 20 };
 enum { BLAS_WORKSPACE = 32 << 20, COMPUTE_SCRATCH = 16 << 20, OTHER_SCRATCH = 65536 };
@@ -51,42 +47,16 @@ struct slot {
     void (*destroy)(void *kept);
 };
 
-// Physical memory mapped into the device's address range.
-struct piece {
-    CUdeviceptr at;
-    size_t bytes;
-    CUmemGenericAllocationHandle handle;
-};
-
-// The driver's functions, found at run time: upipe starts on machines without a driver.
-struct driver {
-    __typeof__(cuMemAddressReserve) *address_reserve;
-    __typeof__(cuMemAddressFree) *address_free;
-    __typeof__(cuMemCreate) *create;
-    __typeof__(cuMemMap) *map;
-    __typeof__(cuMemUnmap) *unmap;
-    __typeof__(cuMemRelease) *release;
-    __typeof__(cuMemSetAccess) *set_access;
-    __typeof__(cuMemGetAllocationGranularity) *granularity;
-    __typeof__(cuStreamWriteValue64) *write_value;
-};
-
 struct cuda_device {
     struct up_device base;
     int index, multiprocessors, capability;
     int64_t start_ns;
-    struct driver driver;
-    size_t granularity;
     struct up_cuda stream[UP_STREAM_COUNT];
     cublasHandle_t blas;
     struct slot slot[SLOTS];
-    struct piece *piece;          // in order
-    int pieces;                   // how many there are
-    int64_t room;                 // and may be
-    void *registered;             // the host range, once it is
+    struct up_cuda_memory memory;
     struct up_listener *listener; // NVTX; NULL: nobody listens
     struct up_regions *regions;   // NVTX; NULL: no tool checks accesses
-    size_t whole;                 // bytes of the device's range, where it is backed from the start
     struct up_error error;        // the first failure
 };
 
@@ -129,187 +99,24 @@ enum up_status up_cuda_check(struct up_device *device, struct up_error *err)
     return check(device, err);
 }
 
-static enum up_status fail_at(struct cuda_device *cuda, const char *what, cudaError_t status,
-                              struct up_error *err)
-{
-    return up_fail(err, UP_FAILED, "GPU %d: %s: %s", cuda->index, what, cudaGetErrorString(status));
-}
-
 /* --- Memory
  * --------------------------------------------------------------------------------------- */
-
-/* For a tool that checks accesses, which knows no mapped memory: all that the arena will ever have,
- * at once. Half of what is free, since the tool may want as much again. */
-static enum up_status reserve_whole(struct cuda_device *cuda, int64_t bytes, void **base,
-                                    struct up_error *err)
-{
-    size_t free_bytes = 0, total = 0;
-    cudaError_t status = cudaMemGetInfo(&free_bytes, &total);
-    cuda->whole = free_bytes / 2 < (size_t)bytes ? free_bytes / 2 : (size_t)bytes;
-    cuda->whole = cuda->whole / cuda->granularity * cuda->granularity;
-    if (!status) status = cudaMalloc(base, cuda->whole);
-    if (status) return fail_at(cuda, "cannot take memory for a tool to check", status, err);
-    up_regions_add_heap(cuda->regions, *base, (int64_t)cuda->whole);
-    return UP_OK;
-}
-
-static enum up_status reserve_device(struct cuda_device *cuda, int64_t bytes, void **base,
-                                     struct up_error *err)
-{
-    CUdeviceptr at = 0;
-    if (cuda->regions) return reserve_whole(cuda, bytes, base, err);
-    size_t size = (size_t)up_ceil_div(bytes, (int64_t)cuda->granularity) * cuda->granularity;
-    if (cuda->driver.address_reserve(&at, size, 0, 0, 0))
-        return up_fail(err, UP_FAILED, "GPU %d: cannot reserve address space", cuda->index);
-    *base = (void *)at;
-    return UP_OK;
-}
 
 static enum up_status reserve(struct up_device *device, enum up_space space, int64_t bytes,
                               void **base, struct up_error *err)
 {
-    if (space == UP_SPACE_DEVICE) return reserve_device(cuda_of(device), bytes, base, err);
-    *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (*base != MAP_FAILED) return UP_OK;
-    *base = NULL;
-    return up_fail(err, UP_FAILED, "cannot reserve host address space");
+    return up_cuda_memory_reserve(&cuda_of(device)->memory, space, bytes, base, err);
 }
 
 static void release(struct up_device *device, enum up_space space, void *base, int64_t bytes)
 {
-    struct cuda_device *cuda = cuda_of(device);
-    size_t size = (size_t)up_ceil_div(bytes, (int64_t)cuda->granularity) * cuda->granularity;
-    if (space == UP_SPACE_HOST) {
-        if (cuda->registered) cudaHostUnregister(cuda->registered);
-        cuda->registered = NULL;
-        device->backed[UP_SPACE_HOST] = 0;
-        munmap(base, (size_t)bytes);
-        return;
-    }
-    if (cuda->regions) {
-        up_regions_drop_heaps(cuda->regions);
-        device->backed[UP_SPACE_DEVICE] = 0;
-        cudaFree(base);
-        return;
-    }
-    for (int i = 0; i < cuda->pieces; i++) {
-        cuda->driver.unmap(cuda->piece[i].at, cuda->piece[i].bytes);
-        cuda->driver.release(cuda->piece[i].handle);
-    }
-    free(cuda->piece);
-    cuda->piece = NULL;
-    cuda->pieces = cuda->room = 0;
-    device->backed[UP_SPACE_DEVICE] = 0;
-    cuda->driver.address_free((CUdeviceptr)base, size);
-}
-
-static CUmemAllocationProp on_device(const struct cuda_device *cuda)
-{
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = cuda->index;
-    return prop;
-}
-
-// This GPU and those that reach its memory: NCCL lets ranks of one process write straight into each
-// other's buffers.
-static int who_may_access(const struct cuda_device *cuda, CUmemAccessDesc access[MAX_GPUS])
-{
-    int gpus = 0, count = 0;
-    if (cudaGetDeviceCount(&gpus)) gpus = 0;
-    for (int i = 0; i < gpus && count < MAX_GPUS; i++) {
-        int reaches = i == cuda->index;
-        if (!reaches && cudaDeviceCanAccessPeer(&reaches, i, cuda->index)) {
-            cudaGetLastError(); // no launch's
-            reaches = 0;
-        }
-        if (!reaches) continue;
-        access[count] = (CUmemAccessDesc){.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-        access[count].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-        access[count++].location.id = i;
-    }
-    return count;
-}
-
-// Maps physical memory up to `bytes` of the range.
-static enum up_status back_device(struct cuda_device *cuda, void *base, int64_t bytes,
-                                  struct up_error *err)
-{
-    int64_t target = up_ceil_div(bytes, (int64_t)cuda->granularity) * (int64_t)cuda->granularity;
-    int64_t *backed = &cuda->base.backed[UP_SPACE_DEVICE];
-    char text[UP_UNITS_TEXT];
-    if (target <= *backed) return UP_OK;
-    if (cuda->regions && target > (int64_t)cuda->whole)
-        return up_fail(err, UP_FAILED,
-                       "out of device memory: GPU %d: with a tool that checks accesses there is %s",
-                       cuda->index, up_format_bytes(text, cuda->whole));
-    if (cuda->regions) {
-        *backed = target;
-        return UP_OK;
-    }
-    // A model of many layers takes many: each of its tensors may be a piece.
-    if (up_grow(&cuda->piece, cuda->pieces, &cuda->room, sizeof *cuda->piece, err))
-        return UP_FAILED;
-    CUmemAllocationProp prop = on_device(cuda);
-    CUmemAccessDesc access[MAX_GPUS];
-    int peers = who_may_access(cuda, access);
-    struct piece piece = {.at = (CUdeviceptr)base + (CUdeviceptr)*backed,
-                          .bytes = (size_t)(target - *backed)};
-    if (cuda->driver.create(&piece.handle, piece.bytes, &prop, 0))
-        return up_fail(err, UP_FAILED, "out of device memory: GPU %d does not have another %s free",
-                       cuda->index, up_format_bytes(text, piece.bytes));
-    bool mapped = !cuda->driver.map(piece.at, piece.bytes, 0, piece.handle, 0);
-    if (!mapped || cuda->driver.set_access(piece.at, piece.bytes, access, (size_t)peers)) {
-        if (mapped) cuda->driver.unmap(piece.at, piece.bytes);
-        cuda->driver.release(piece.handle);
-        return up_fail(err, UP_FAILED, "GPU %d: cannot map memory", cuda->index);
-    }
-    cuda->piece[cuda->pieces++] = piece;
-    *backed = target;
-    return UP_OK;
-}
-
-// Where Linux lists the processors that are the GPU's neighbours; false where that is not known.
-static bool neighbours_of(const struct cuda_device *cuda, char *path, size_t size)
-{
-    char bus[32];
-    if (cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->index)) {
-        cudaGetLastError(); // no launch's
-        return false;
-    }
-    for (char *at = bus; *at; at++) *at = (char)tolower(*at);
-    snprintf(path, size, "/sys/bus/pci/devices/%s/local_cpulist", bus);
-    return true;
-}
-
-// One registration of the whole: no tensor straddles two.
-static enum up_status register_host(struct cuda_device *cuda, void *base, int64_t bytes,
-                                    struct up_error *err)
-{
-    if (!bytes) return UP_OK;
-    char near[96];
-    size_t size = (size_t)(bytes + 4095) / 4096 * 4096;
-    up_touch(base, size, neighbours_of(cuda, near, sizeof near) ? near : NULL);
-    cudaError_t status =
-        cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (status == cudaErrorMemoryAllocation) {
-        char text[UP_UNITS_TEXT];
-        cudaGetLastError();
-        return up_fail(err, UP_FAILED, "out of host memory: GPU %d: %s cannot be pinned",
-                       cuda->index, up_format_bytes(text, size));
-    }
-    if (status) return fail_at(cuda, "cannot register host memory", status, err);
-    cuda->registered = base;
-    cuda->base.backed[UP_SPACE_HOST] = (int64_t)size;
-    return UP_OK;
+    up_cuda_memory_release(&cuda_of(device)->memory, space, base, bytes);
 }
 
 static enum up_status back(struct up_device *device, enum up_space space, void *base, int64_t bytes,
                            bool for_good, struct up_error *err)
 {
-    if (space == UP_SPACE_DEVICE) return back_device(cuda_of(device), base, bytes, err);
-    return for_good ? register_host(cuda_of(device), base, bytes, err) : UP_OK;
+    return up_cuda_memory_back(&cuda_of(device)->memory, space, base, bytes, for_good, err);
 }
 
 /* --- Work
@@ -354,7 +161,7 @@ static void tick(struct up_device *device, enum up_stream stream, _Atomic uint64
 {
     struct up_cuda *cuda = &cuda_of(device)->stream[stream];
     if (cuda->device->error.status) return;
-    if (cuda->device->driver.write_value(cuda->stream, (CUdeviceptr)at, value, 0))
+    if (cuda->device->memory.driver.write_value(cuda->stream, (CUdeviceptr)at, value, 0))
         up_cuda_fail(cuda, "GPU %d: cannot tell how far it is", cuda->device->index);
     cuda->given++;
 }
@@ -509,32 +316,6 @@ static const struct up_device_ops cuda_ops = {
     .destroy = destroy,
 };
 
-static bool find_driver(struct driver *driver)
-{
-    const struct {
-        const char *name;
-        void *at;
-    } rows[] = {{"cuMemAddressReserve", &driver->address_reserve},
-                {"cuMemAddressFree", &driver->address_free},
-                {"cuMemCreate", &driver->create},
-                {"cuMemMap", &driver->map},
-                {"cuMemUnmap", &driver->unmap},
-                {"cuMemRelease", &driver->release},
-                {"cuMemSetAccess", &driver->set_access},
-                {"cuMemGetAllocationGranularity", &driver->granularity},
-                {"cuStreamWriteValue64", &driver->write_value}};
-    for (int i = 0; i < UP_COUNT(rows); i++) {
-        enum cudaDriverEntryPointQueryResult result;
-        void *function = NULL;
-        if (cudaGetDriverEntryPointByVersion(rows[i].name, &function, 12000, cudaEnableDefault,
-                                             &result) ||
-            !function)
-            return false;
-        memcpy(rows[i].at, &function, sizeof function);
-    }
-    return true;
-}
-
 // Since the device was made, or since what was taken last.
 static void took(struct cuda_device *cuda, const char *owner, int64_t used_before)
 {
@@ -549,7 +330,7 @@ static enum up_status make_streams(struct cuda_device *cuda, struct up_error *er
 {
     int least = 0, greatest = 0;
     cudaError_t ranged = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    if (ranged) return fail_at(cuda, "has no stream priorities", ranged, err);
+    if (ranged) return up_cuda_fail_at(cuda->index, "has no stream priorities", ranged, err);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         struct up_cuda *stream = &cuda->stream[i];
         stream->device = cuda;
@@ -558,7 +339,7 @@ static enum up_status make_streams(struct cuda_device *cuda, struct up_error *er
             &stream->stream, cudaStreamNonBlocking, i == UP_STREAM_COMPUTE ? least : greatest);
         for (int e = 0; !status && e < EVENTS; e++)
             status = cudaEventCreateWithFlags(&stream->recorded[e].event, cudaEventDisableTiming);
-        if (status) return fail_at(cuda, "cannot make a stream", status, err);
+        if (status) return up_cuda_fail_at(cuda->index, "cannot make a stream", status, err);
     }
     took(cuda, "context", cuda->base.used_before_bytes);
     int64_t before = up_cuda_used_bytes(cuda->index);
@@ -592,7 +373,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     cudaError_t status = cudaSetDevice(cuda->index);
     if (!status) status = cudaGetDeviceProperties(&prop, cuda->index);
     if (!status) status = cudaMemGetInfo(&free_bytes, &total);
-    if (status) return fail_at(cuda, "cannot be used", status, err);
+    if (status) return up_cuda_fail_at(cuda->index, "cannot be used", status, err);
     cuda->capability = prop.major * 10 + prop.minor;
     cuda->multiprocessors = prop.multiProcessorCount;
     if (cuda->capability < MIN_CAPABILITY)
@@ -600,11 +381,8 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
                        "--device cuda: GPU %d (%s) has compute capability %d.%d: expected "
                        "8.0 or later",
                        cuda->index, prop.name, prop.major, prop.minor);
-    CUmemAllocationProp where = on_device(cuda);
-    if (!find_driver(&cuda->driver) ||
-        cuda->driver.granularity(&cuda->granularity, &where, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
-        return up_fail(err, UP_FAILED, "GPU %d: the driver has no virtual memory functions",
-                       cuda->index);
+    enum up_status rc = up_cuda_memory_open(&cuda->memory, cuda->index, cuda->base.backed, err);
+    if (rc) return rc;
     int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     cuda->base.capacity[UP_SPACE_DEVICE] = (int64_t)total;
     cuda->base.capacity[UP_SPACE_HOST] = physical;
@@ -613,7 +391,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     int64_t known = free_before < 0 ? (int64_t)free_bytes + USUAL_CONTEXT : free_before;
     cuda->base.used_before_bytes = up_max(0, (int64_t)total - known);
     cuda->listener = up_listener_create();
-    cuda->regions = create_regions();
+    cuda->regions = cuda->memory.regions = create_regions();
     snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
     return make_streams(cuda, err);
 }

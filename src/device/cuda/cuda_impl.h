@@ -6,6 +6,13 @@
 
 struct up_label;
 
+/* UP_FAILED: "GPU 1: cannot be used: out of memory". */
+static inline enum up_status up_cuda_fail_at(int index, const char *what, cudaError_t status,
+                                             struct up_error *err)
+{
+    return up_fail(err, UP_FAILED, "GPU %d: %s: %s", index, what, cudaGetErrorString(status));
+}
+
 /* Bytes in use of GPU `index`, whoever uses them, as the driver tells a process that has a context
  * there; -1 when that fails. From any thread, whose current device it becomes. */
 int64_t up_cuda_used_bytes(int index);
