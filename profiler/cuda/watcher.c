@@ -1,5 +1,6 @@
 #include "profiler/cuda/watcher.h"
 #include "profiler/cuda/cupti.h"
+#include "profiler/cuda/translate.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 
 enum {
-    MAX_GPUS = 64,
     BUFFER_BYTES = 2 << 20,
     BUFFERS_MAX = 128, // a thread that uses CUDA has one, and
                        // what CUPTI cannot put there it drops, and counts
@@ -26,21 +26,14 @@ struct buffer {
     uint64_t order; // of those that came back, 0: empty
 };
 
-struct seat {
-    bool taken;
-    int rank;
-    int64_t start_ns; // when the rank's clock began, on ours
-};
-
 struct up_watcher {
     struct up_cupti cupti;
     CUpti_SubscriberHandle subscriber;
     bool subscribed, memory, kernels; // what CUPTI has granted
     struct up_watcher_guest guest;    // who NULL: there is none
     struct up_marks *marks;
-    struct up_clock_map clock;
+    struct up_translation translation;
     int64_t clock_read_ns;
-    struct seat seat[MAX_GPUS];
     char trouble[TROUBLE_TEXT]; // the first; "" while there is none
     bool trouble_told, last;
     int64_t dropped;
@@ -374,8 +367,8 @@ struct up_watcher *up_watcher_create(const struct up_watcher_options *options)
 
 void up_watcher_add(struct up_watcher *watcher, int index, int rank, struct up_device *device)
 {
-    if (index < 0 || index >= MAX_GPUS) return;
-    watcher->seat[index] = (struct seat){
+    if (index < 0 || index >= UP_GPU_SEATS) return;
+    watcher->translation.seat[index] = (struct up_gpu_seat){
         .taken = true, .rank = rank, .start_ns = up_clock_ns() - device->ops->clock_ns(device)};
 }
 
@@ -404,146 +397,7 @@ static void read_clocks(struct up_watcher *watcher)
         theirs = (int64_t)reading;
         ours = before + took / 2;
     }
-    up_clock_map_add(&watcher->clock, theirs, ours);
-}
-
-// The rank whose GPU it was; false where it is nobody's.
-static bool begin_activity(const struct up_watcher *watcher, uint32_t device, uint64_t begin,
-                           uint64_t end, struct up_activity *activity)
-{
-    if (!begin || !end) return false; // CUPTI could not tell when
-    if (device >= MAX_GPUS || !watcher->seat[device].taken) return false;
-    const struct seat *seat = &watcher->seat[device];
-    *activity = (struct up_activity){
-        .rank = seat->rank,
-        .begin_ns = up_clock_map_ours(&watcher->clock, (int64_t)begin) - seat->start_ns,
-        .end_ns = up_clock_map_ours(&watcher->clock, (int64_t)end) - seat->start_ns};
-    return true;
-}
-
-static bool of_kernel(const struct up_watcher *watcher, const CUpti_ActivityKernel10 *record,
-                      struct up_activity *activity)
-{
-    if (!begin_activity(watcher, record->deviceId, record->start, record->end, activity))
-        return false;
-    activity->kind = UP_ACTIVITY_KERNEL;
-    activity->correlation[0] = record->correlationId;
-    activity->stream = record->streamId;
-    activity->name = record->name;
-    return true;
-}
-
-static enum up_space space_of(int kind)
-{
-    return kind == CUPTI_ACTIVITY_MEMORY_KIND_PINNED || kind == CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE
-               ? UP_SPACE_HOST
-               : UP_SPACE_DEVICE;
-}
-
-static bool of_copy(const struct up_watcher *watcher, const CUpti_ActivityMemcpy6 *record,
-                    struct up_activity *activity)
-{
-    if (!begin_activity(watcher, record->deviceId, record->start, record->end, activity))
-        return false;
-    activity->kind = UP_ACTIVITY_COPY;
-    activity->correlation[0] = record->correlationId;
-    activity->correlation[1] = record->runtimeCorrelationId;
-    activity->stream = record->streamId;
-    activity->bytes = (int64_t)record->bytes;
-    activity->from = space_of(record->srcKind);
-    activity->to = space_of(record->dstKind);
-    return true;
-}
-
-static bool of_fill(const struct up_watcher *watcher, const CUpti_ActivityMemset4 *record,
-                    struct up_activity *activity)
-{
-    if (!begin_activity(watcher, record->deviceId, record->start, record->end, activity))
-        return false;
-    activity->kind = UP_ACTIVITY_FILL;
-    activity->correlation[0] = record->correlationId;
-    activity->stream = record->streamId;
-    activity->bytes = (int64_t)record->bytes;
-    return true;
-}
-
-// Pageable memory is the process' own business, static memory comes with its module.
-static bool is_taken_memory(int kind)
-{
-    return kind != CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE &&
-           kind != CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC &&
-           kind != CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC;
-}
-
-static bool of_memory(const struct up_watcher *watcher, const CUpti_ActivityMemory4 *record,
-                      struct up_activity *activity)
-{
-    if (!is_taken_memory((int)record->memoryKind) ||
-        !begin_activity(watcher, record->deviceId, record->timestamp, record->timestamp, activity))
-        return false;
-    bool taken = record->memoryOperationType == CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION;
-    activity->kind = taken ? UP_ACTIVITY_ALLOC : UP_ACTIVITY_RELEASE;
-    activity->correlation[0] = record->correlationId;
-    activity->address = record->address;
-    activity->bytes = (int64_t)record->bytes;
-    activity->space = space_of((int)record->memoryKind);
-    activity->name = record->source;
-    return true;
-}
-
-/* What a pool of cudaMallocAsync has taken from the driver beyond what it has handed out. It grows
- * by more than is asked for, and what is freed stays in it until somebody waits for the stream, or
- * for good where its release threshold says so. */
-static bool of_pool(const struct up_watcher *watcher, const CUpti_ActivityMemoryPool3 *record,
-                    struct up_activity *activity)
-{
-    bool gone =
-        record->memoryPoolOperationType == CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED;
-    if (record->memoryPoolType != CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL || record->isManagedPool ||
-        !begin_activity(watcher, record->deviceId, record->timestamp, record->timestamp, activity))
-        return false;
-    activity->kind = UP_ACTIVITY_POOL;
-    activity->address = record->address;
-    activity->bytes = gone ? 0 : up_max(0, (int64_t)(record->size - record->utilizedSize));
-    return true;
-}
-
-// An allocation tells of its pool as it is then, a release as it was before.
-static bool of_memorys_pool(const struct up_watcher *watcher, const CUpti_ActivityMemory4 *record,
-                            struct up_activity *activity)
-{
-    if (record->memoryPoolConfig.memoryPoolType != CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL ||
-        record->memoryKind != CUPTI_ACTIVITY_MEMORY_KIND_DEVICE ||
-        !of_memory(watcher, record, activity))
-        return false;
-    int64_t kept =
-        (int64_t)(record->memoryPoolConfig.pool.size - record->memoryPoolConfig.utilizedSize);
-    if (activity->kind == UP_ACTIVITY_RELEASE) kept += activity->bytes;
-    activity->kind = UP_ACTIVITY_POOL;
-    activity->address = record->memoryPoolConfig.address;
-    activity->bytes = up_max(0, kept);
-    return true;
-}
-
-// False for records that are of no interest.
-static bool translate(const struct up_watcher *watcher, const CUpti_Activity *record,
-                      struct up_activity *activity)
-{
-    switch (record->kind) {
-    case CUPTI_ACTIVITY_KIND_KERNEL:
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
-        return of_kernel(watcher, (const void *)record, activity);
-    case CUPTI_ACTIVITY_KIND_MEMCPY:
-        return of_copy(watcher, (const void *)record, activity);
-    case CUPTI_ACTIVITY_KIND_MEMSET:
-        return of_fill(watcher, (const void *)record, activity);
-    case CUPTI_ACTIVITY_KIND_MEMORY2:
-        return of_memory(watcher, (const void *)record, activity);
-    case CUPTI_ACTIVITY_KIND_MEMORY_POOL:
-        return of_pool(watcher, (const void *)record, activity);
-    default:
-        return false;
-    }
+    up_clock_map_add(&watcher->translation.clock, theirs, ours);
 }
 
 static void tell_guest(const struct up_watcher *watcher, const struct up_activity *activity)
@@ -563,12 +417,11 @@ static void tell_buffer(struct up_watcher *watcher, struct buffer *buffer,
     CUpti_Activity *record = NULL;
     struct up_activity activity;
     while (!watcher->cupti.next_record(buffer->bytes, buffer->valid, &record)) {
-        if (translate(watcher, record, &activity)) {
+        if (up_translate(&watcher->translation, record, &activity)) {
             tell_guest(watcher, &activity);
             up_recorder_activity(recorder, &activity);
         }
-        if (record->kind == CUPTI_ACTIVITY_KIND_MEMORY2 &&
-            of_memorys_pool(watcher, (const void *)record, &activity))
+        if (up_translate_pool(&watcher->translation, record, &activity))
             up_recorder_activity(recorder, &activity);
     }
 }
@@ -635,8 +488,8 @@ static void check_itself(struct up_watcher *watcher)
     void *memory = NULL;
     int device = 0;
     bool seen = false;
-    while (device < MAX_GPUS && !watcher->seat[device].taken) device++;
-    if (!watcher->memory || device == MAX_GPUS || cudaSetDevice(device) ||
+    while (device < UP_GPU_SEATS && !watcher->translation.seat[device].taken) device++;
+    if (!watcher->memory || device == UP_GPU_SEATS || cudaSetDevice(device) ||
         cudaMalloc(&memory, CHECK_BYTES))
         return;
     cudaFree(memory);
