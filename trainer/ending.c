@@ -46,19 +46,23 @@ void up_training_end_within(const struct up_training *run, unsigned seconds, con
 /* --- Memory that ran out, and the trace ----------------------------------------------------------
  */
 
-bool up_training_is_shortage(enum up_status outcome, const struct up_error *why)
+// A tensor had no place, or a GPU gave no more; elsewhere it was the program's own memory, of which
+// a forecast would take more.
+static bool lacked_room(const struct up_training *run, const struct up_error *why)
 {
-    return outcome && !strncmp(why->text, "out of ", strlen("out of "));
+    if (strstr(why->text, " memory: GPU ")) return true;
+    for (int i = 0; i < run->count; i++)
+        if (run->members[i].rank.out_of_memory) return true;
+    return false;
 }
 
-// What would have fit where memory ran out: nobody had asked (--no-admission), or there was less
-// than there seemed to be.
-void up_training_advise(const struct up_training *run)
+void up_training_advise(const struct up_training *run, const struct up_error *why)
 {
     struct up_admission admission;
     struct up_error error = {0};
-    if (!run->forecaster || up_admission_check(run->forecaster, &run->config, &run->limits,
-                                               !up_training_is_dry(run), &admission, &error))
+    if (!run->forecaster || !lacked_room(run, why) ||
+        up_admission_check(run->forecaster, &run->config, &run->limits, !up_training_is_dry(run),
+                           &admission, &error))
         return;
     fprintf(stderr, "upipe-train: memory has run out\n");
     if (admission.fits)
@@ -80,7 +84,7 @@ void up_training_close_trace(struct up_training *run, enum up_status outcome,
 {
     struct up_error error = {0};
     if (!run->recorder) return;
-    bool out_of_memory = up_training_is_shortage(outcome, why);
+    bool out_of_memory = outcome && !strncmp(why->text, "out of ", strlen("out of "));
     for (int i = 0; i < run->count; i++) up_trace_close(run->members[i].trace);
     if (outcome && !out_of_memory) up_recorder_failed(run->recorder, why->text);
     if (up_recorder_finish(run->recorder,

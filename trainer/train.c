@@ -345,7 +345,7 @@ out:
     if (rc) up_training_end_within(&run, UP_END_ANYWAY_S, err->text);
     if (!rc) rc = check_end(&run, err);
     up_training_close_trace(&run, rc, err);
-    if (up_training_is_shortage(rc, err)) up_training_advise(&run);
+    if (rc) up_training_advise(&run, err);
     up_profile_close(run.profile);
     close_run(&run);
     free(trace);

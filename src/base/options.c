@@ -347,6 +347,7 @@ void up_options_help(const struct up_option *table, FILE *out)
         if (shown) fprintf(out, " [%s]", shown);
         fputc('\n', out);
     }
+    fprintf(out, "  %-30s %s\n", "-h, --help; --version", "this; which upipe it is");
 }
 
 void up_options_markdown(const struct up_option *table, FILE *out)

@@ -283,6 +283,7 @@ static void test_help(void **state)
     assert_int_equal(program.status, 0);
     assert_non_null(strstr(program.out, "--weight-decay D"));
     assert_non_null(strstr(program.out, "[0.1]"));
+    assert_non_null(strstr(program.out, "-h, --help; --version"));
 }
 
 // Who reads the output has had enough: the run ends in order.
