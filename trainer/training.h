@@ -84,9 +84,8 @@ void *up_member_live(void *member);
  * meet. Nothing where there are no GPUs. */
 void up_training_end_within(const struct up_training *run, unsigned seconds, const char *why);
 
-/* Where it failed because a tensor found no memory: what would have fit, on stderr. Nobody had
- * asked
- * (--no-admission), or there was less than there seemed to be. */
+/* Where it failed because a tensor found no memory: what would have fit, on stderr. Either nobody
+ * had asked (--no-admission), or there was less than there seemed to be. */
 void up_training_advise(const struct up_training *run, const struct up_error *why);
 
 /* Ends the trace; one that had to stop early is told, and fails nothing. */
