@@ -152,6 +152,8 @@ static enum up_status run_and_tell(struct up_member *member, int64_t step, struc
         up_rank_tell_usage(&member->rank);
         member->dry_steps[0] = member->dry_steps[1];
         member->dry_steps[1] = line;
+    } else if (member->trainer.stop && *member->trainer.stop) { // no step is there to look
+        UP_TRY(up_fail(err, UP_FAILED, "interrupted"));
     }
     if (member->number == 0) UP_TRY(up_log_step_end(log, &line, err));
 out:

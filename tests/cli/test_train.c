@@ -308,6 +308,17 @@ static void test_closed_pipe(void **state)
     print_to(command, sizeof command, "%s/said", folder);
     file_read(command, program.out, sizeof program.out);
     assert_non_null(strstr(program.out, "\nactive: 2 of 4 layers are computed"));
+    // Also where steps repeat what was forecast, which nobody simulates again.
+    print_to(command, sizeof command,
+             "bash -c 'set -o pipefail; \"%s/upipe-train\" --device dry --seq 64 --steps 100000"
+             " 2>\"%s/errors\" | head -3 >\"%s/said\"'",
+             UP_TEST_BUILD, folder, folder);
+    status = system(command);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    print_to(command, sizeof command, "%s/errors", folder);
+    file_read(command, program.err, sizeof program.err);
+    assert_string_equal(program.err, "upipe-train: interrupted\n");
     folder_remove(folder);
 }
 
