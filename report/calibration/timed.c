@@ -2,6 +2,7 @@
  * but not of bytes; those are found by running the step once more, dry, and laying the two side by
  * side. */
 #include "report/calibration/calibration.h"
+#include "report/analysis/measured.h"
 #include "report/calibration/rerun.h"
 
 #include <math.h>
@@ -127,7 +128,6 @@ static enum up_status read_kernels(const struct up_run *run, const struct stretc
         double seconds = up_query_real(&query, 2), flops = up_query_real(&query, 3);
         const struct up_cost *cost = cost_of(rerun, n, isfinite(flops) ? flops : 0, name);
         *matched &= cost != NULL;
-        if (cost && cost->head_dim) list->head_dim = cost->head_dim;
         if (!(seconds > 0)) continue;
         UP_TRY(add(list,
                    (struct up_timed){.sort = cost ? cost->class : class_of_name(name),
@@ -204,9 +204,20 @@ out:
     return rc;
 }
 
-static void forget_rerun(struct up_timed_list *list)
+// From the configuration, which tells it also where its step cannot be run again.
+static enum up_status read_head_dim(const struct up_run *run, int64_t *head_dim,
+                                    struct up_error *err)
 {
-    list->head_dim = 0;
+    json_t *config;
+    enum up_status rc = up_config_stored(run, &config, err);
+    const json_t *model = json_object_get(json_object_get(config, "config"), "model");
+    *head_dim = json_integer_value(json_object_get(model, "head_dim"));
+    json_decref(config);
+    return rc;
+}
+
+static void forget_bytes(struct up_timed_list *list)
+{
     for (int64_t i = 0; i < list->count; i++) list->items[i].bytes = NAN;
 }
 
@@ -221,9 +232,10 @@ enum up_status up_timed_read(const struct up_run *run, struct up_timed_run *time
     if (!stretch.count || stretch.rank < 0) goto out;
     timed->rank = stretch.rank;
     timed->steps = stretch.count;
+    UP_TRY(read_head_dim(run, &timed->list.head_dim, err));
     UP_TRY(run_again(run, &stretch, &rerun, timed, err));
     UP_TRY(read_kernels(run, &stretch, &rerun, &timed->list, &timed->bytes_known, err));
-    if (!timed->bytes_known) forget_rerun(&timed->list);
+    if (!timed->bytes_known) forget_bytes(&timed->list);
     if (!timed->bytes_known && !*timed->why)
         snprintf(timed->why, sizeof timed->why,
                  "%s: its kernels are not those of its configuration's step", run->path);

@@ -436,6 +436,17 @@ static void test_other_head_dims(void **state)
                         "from attention_forward_flops_per_s, in the ratio of h200: run.db does not "
                         "tell");
     json_decref(root);
+    // Which of the two a run has is known where its step cannot be run again, too.
+    make_foreign("run.db",
+                 "UPDATE kernel SET name = 'attention_forward' WHERE name = 'matmul';"
+                 "UPDATE meta SET value = '{\"options\": {\"machine\": \"h200\"}, \"config\":"
+                 " {\"model\": {\"head_dim\": 64}}}' WHERE key = 'config'");
+    root = calibrate("run.db -o m.json");
+    assert_int_equal(up_figures_find("m.json", &learnt, &err), UP_OK);
+    assert_true(fabs(learnt.of[UP_FIGURE_ATTENTION_FORWARD_64] / 5e12 - 1) < 1e-5);
+    assert_true(is_learnt(root, "attention_forward_64_flops_per_s"));
+    assert_false(is_learnt(root, "attention_forward_flops_per_s"));
+    json_decref(root);
 }
 
 // Of the rank with most in all, as the step began; NCCL's less what ranks beyond the second add.
