@@ -53,13 +53,15 @@ static bool is_one_of(const char *name, const char *const *names, int count)
     return false;
 }
 
-// Options without a default are recorded as a number that cannot be given.
+// Options without a default are recorded as a number that cannot be given, and so are figures that
+// are not known; older traces lack them.
 static bool was_not_given(const char *name, const char *value)
 {
     static const char *const zero[] = {"active-layers", "threads", "chaos", "memory-limit",
                                        "save-every"};
     if (!*value || !strcmp(value, "-1:-1")) return true;
-    return !strcmp(value, "0") && is_one_of(name, zero, UP_COUNT(zero));
+    bool figure = !strncmp(name, "machine.", 8); // of a machine: what is not known of it
+    return !strcmp(value, "0") && (figure || is_one_of(name, zero, UP_COUNT(zero)));
 }
 
 static enum up_status add(struct up_config_differences *differences, const char *name,
