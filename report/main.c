@@ -56,7 +56,7 @@ static enum up_status tell_of_itself(const struct up_command *command, bool all,
         print_help(command, all);
     else
         printf("upipe-report %s\n", up_version);
-    return fflush(stdout) ? up_fail(err, UP_FAILED, "the help could not be written: %m") : UP_OK;
+    return fflush(stdout) ? up_fail(err, UP_FAILED, "this could not be written: %m") : UP_OK;
 }
 
 static struct up_emit_style choose_style(const struct up_report_options *options)

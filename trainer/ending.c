@@ -65,11 +65,13 @@ void up_training_advise(const struct up_training *run, const struct up_error *wh
                            &admission, &error))
         return;
     fprintf(stderr, "upipe-train: memory has run out\n");
-    if (admission.fits)
+    if (admission.fits) {
         fprintf(stderr, "  by its forecast it fits what there was when it began: does something "
                         "else take memory?\n");
-    else
-        fprintf(stderr, "  %s\n  %s\n", admission.dominant, admission.way_out);
+        return;
+    }
+    if (*admission.dominant) fprintf(stderr, "  %s\n", admission.dominant);
+    fprintf(stderr, "  %s\n", admission.way_out);
 }
 
 static void tell_trace(const char *path)

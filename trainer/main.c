@@ -81,7 +81,7 @@ static int tell_of_itself(const struct up_arguments *arguments)
     else
         printf("upipe-train %s (%s)\n", up_version, UPIPE_CUDA ? "with CUDA" : "without CUDA");
     if (!fflush(stdout)) return UP_OK;
-    fprintf(stderr, "upipe-train: the help could not be written: %m\n");
+    fprintf(stderr, "upipe-train: this could not be written: %m\n");
     return UP_FAILED;
 }
 
