@@ -138,7 +138,7 @@ static void techniques_of(const struct up_run_facts *facts, char *text, size_t s
     text[0] = 0;
     snprintf(cp, sizeof cp, "%lld", (long long)facts->cp);
     for (int w = 0; w < UP_COUNT(words); w++) {
-        if (w == 2 && facts->cp > 1) append(text, size, "cp", cp);
+        if (!strcmp(words[w].option, "checkpoint") && facts->cp > 1) append(text, size, "cp", cp);
         for (int i = 0; i < facts->options.count; i++) {
             if (strcmp(facts->options.items[i].name, words[w].option) != 0) continue;
             bool tile = !strncmp(words[w].option, "tile", 4);
@@ -147,7 +147,7 @@ static void techniques_of(const struct up_run_facts *facts, char *text, size_t s
                 append(text, size, words[w].word,
                        words[w].valued ? facts->options.items[i].value : "");
         }
-        if (w == 7 && tiles) append(text, size, tiles, "");
+        if (!strcmp(words[w].option, "tile-attn") && tiles) append(text, size, tiles, "");
     }
     if (!*text && facts->options.known) append(text, size, "none", "");
 }

@@ -1,4 +1,5 @@
 #include "report/analysis/analysis.h"
+#include "model/config.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -133,16 +134,15 @@ static int64_t whole(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key)); // 0 where there is none
 }
 
-// Ranks own query heads in equal parts, and have the KV heads of those.
 static double read_kv_copies(const json_t *config)
 {
     const json_t *inner = json_object_get(config, "config");
     const json_t *model = json_object_get(inner, "model");
     int64_t heads = whole(model, "heads"), kv = whole(model, "kv_heads"), cp = whole(inner, "cp");
+    struct up_config all = {.cp = cp, .model = {.heads = heads, .kv_heads = kv}}; // in one stage
     int64_t held = 0;
     if (kv < 1 || cp < 1 || cp > heads || heads > 1 << 20 || heads % kv || heads % cp) return NAN;
-    for (int64_t r = 0, each = heads / cp, group = heads / kv; r < cp; r++)
-        held += ((r + 1) * each - 1) / group - r * each / group + 1;
+    for (int64_t r = 0; r < cp; r++) held += up_config_kv_heads(&all, r, 0).count;
     return (double)held / (double)kv;
 }
 

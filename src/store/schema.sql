@@ -6,8 +6,9 @@
 -- begins and range ends, from 1: something is alive at s when alloc_seq <= s and (free_seq is NULL
 -- or s < free_seq).
 
--- Facts about the run, as text: schema_version, upipe_version (that wrote it), run_id, config_hash (what the event list depends on),
--- config (JSON), command, model, device, as, dtype, ranks, cp, dp, seq_len, batch, accum, started (UTC), complete
+-- Facts about the run, as text: schema_version, upipe_version (that wrote it), run_id,
+-- config_hash (what the event list depends on), config (JSON), command, model, device, as, dtype,
+-- ranks, cp, dp, seq_len, batch, accum, started (UTC), complete
 -- (1 once the run has ended in order), outcome (ok, out of memory, failed), events_written,
 -- recorder_ns, recorder_bytes, ring_waits, steps_planned; out_of_memory (JSON: the first allocation
 -- that failed, of which rank, and the state of the memory it was looked for in); recorded_by

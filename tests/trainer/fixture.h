@@ -6,6 +6,7 @@
 #include "mem/arena.h"
 #include "model/data.h"
 #include "trainer/forecast/dry_rank.h"
+#include "trainer/forecast/forecaster.h"
 #include "trainer/forecast/machine.h"
 #include "trainer/forecast/plan.h"
 #include "trainer/group.h"
@@ -184,6 +185,17 @@ static inline void bench_close(struct bench *bench)
         up_trainer_plan_release(&member->plan);
     }
     up_group_close(&bench->group);
+}
+
+/* On the generic machine, with one thread. */
+static inline struct up_forecaster *forecaster_open(void)
+{
+    struct up_error error = {0};
+    struct up_machine machine;
+    must(up_machine_find("generic", &machine, &error));
+    struct up_forecaster *forecaster = up_forecaster_create(&machine, 1);
+    assert_non_null(forecaster);
+    return forecaster;
 }
 
 /* What no plan of a rank's step can be lower than. */

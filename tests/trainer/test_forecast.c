@@ -157,16 +157,6 @@ static void compare(const struct up_config *real, const struct up_forecast *fore
     compared++;
 }
 
-static struct up_forecaster *open_forecaster(void)
-{
-    struct up_error error = {0};
-    struct up_machine machine;
-    must(up_machine_find("generic", &machine, &error));
-    struct up_forecaster *forecaster = up_forecaster_create(&machine, 1);
-    assert_non_null(forecaster);
-    return forecaster;
-}
-
 static void compare_config(struct up_forecaster *forecaster, const struct up_config *real)
 {
     struct up_error error = {0};
@@ -248,7 +238,7 @@ static const char *const rungs[] = {"none",    "fsdp",  "ulysses", "checkpoint",
 static void test_every_rung_and_toggle(void **state)
 {
     (void)state;
-    struct up_forecaster *forecaster = open_forecaster();
+    struct up_forecaster *forecaster = forecaster_open();
     int every = getenv("UP_TEST_SHORT") ? 5 : 1, n = 0;
     compared = 0;
     for (int i = 0; i < UP_COUNT(rungs); i++) {
@@ -271,7 +261,7 @@ static void test_every_step_of_the_path(void **state)
 {
     (void)state;
     struct up_error error = {0};
-    struct up_forecaster *forecaster = open_forecaster();
+    struct up_forecaster *forecaster = forecaster_open();
     struct up_limits limits = {0};
     bool brief = getenv("UP_TEST_SHORT");
     compared = 0;
@@ -295,7 +285,7 @@ static void test_every_step_of_the_path(void **state)
 static void test_corners(void **state)
 {
     (void)state;
-    struct up_forecaster *forecaster = open_forecaster();
+    struct up_forecaster *forecaster = forecaster_open();
     config = rung_of("none");
     config.accum = 5;
     compare_config(forecaster, &config);
@@ -317,7 +307,7 @@ static void test_arena(void **state)
     (void)state;
     static struct bench bench;
     struct up_error error = {0};
-    struct up_forecaster *forecaster = open_forecaster();
+    struct up_forecaster *forecaster = forecaster_open();
     for (int i = 0; i < UP_COUNT(rungs); i++) {
         const struct up_forecast *forecast;
         config = rung_of(rungs[i]);

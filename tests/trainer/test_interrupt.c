@@ -51,11 +51,7 @@ static struct up_config small_config(void)
 
 static struct up_forecaster *open_forecaster(void)
 {
-    struct up_error error = {0};
-    struct up_machine machine;
-    must(up_machine_find("generic", &machine, &error));
-    struct up_forecaster *forecaster = up_forecaster_create(&machine, 1);
-    assert_non_null(forecaster);
+    struct up_forecaster *forecaster = forecaster_open();
     up_forecaster_stop_at(forecaster, &asked);
     return forecaster;
 }

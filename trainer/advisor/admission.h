@@ -20,8 +20,8 @@ enum up_status up_admission_check(struct up_forecaster *forecaster, const struct
                                   const struct up_limits *limits, bool planned,
                                   struct up_admission *admission, struct up_error *err);
 
-/* Of a machine's figures what NCCL takes with the options' buffers, and by how much that is less.
- */
+/* The part of its usual memory that NCCL takes with the options' buffers; and a machine's figures
+ * with these. */
 double up_admission_buffers_share(const struct up_train_options *options);
 void up_admission_buffers(const struct up_train_options *options, struct up_machine *machine);
 

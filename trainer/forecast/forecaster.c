@@ -91,11 +91,8 @@ struct work {
 static void make(const struct up_forecaster *forecaster, struct entry *entry)
 {
     struct up_forecast made;
-    volatile const int *stop = forecaster->stop;
-    entry->status = stop && *stop
-                        ? up_fail(&entry->error, UP_FAILED, "interrupted before its first step")
-                        : up_forecast_make(&entry->config, &forecaster->machine, entry->wanted,
-                                           stop, &made, &entry->error);
+    entry->status = up_forecast_make(&entry->config, &forecaster->machine, entry->wanted,
+                                     forecaster->stop, &made, &entry->error);
     if (entry->status) return;
     entry->forecast = made;
     entry->known = true;
