@@ -56,7 +56,6 @@ struct cuda_device {
     struct slot slot[SLOTS];
     struct up_cuda_memory memory;
     struct up_listener *listener; // NVTX; NULL: nobody listens
-    struct up_regions *regions;   // NVTX; NULL: no tool checks accesses
     struct up_error error;        // the first failure
 };
 
@@ -261,7 +260,7 @@ static void range(struct up_device *device, const struct up_label *label)
 static void name(struct up_device *device, const void *at, int64_t bytes,
                  const struct up_label *label, bool renamed)
 {
-    struct up_regions *regions = cuda_of(device)->regions;
+    struct up_regions *regions = cuda_of(device)->memory.regions;
     if (!regions) return;
     if (!renamed) up_regions_add(regions, at, bytes);
     up_regions_name(regions, at, bytes, label);
@@ -270,7 +269,7 @@ static void name(struct up_device *device, const void *at, int64_t bytes,
 // A tool checks what work does when it runs, and here that may be much later: it is waited for.
 static void discard(struct up_device *device, enum up_stream stream, void *at, int64_t bytes)
 {
-    struct up_regions *regions = cuda_of(device)->regions;
+    struct up_regions *regions = cuda_of(device)->memory.regions;
     if (!regions || !up_regions_hold(regions, at, bytes)) return;
     synchronize(device, now_in(device, stream));
     up_regions_remove(regions, at, bytes);
@@ -284,7 +283,7 @@ static void destroy(struct up_device *device)
         if (cuda->slot[i].kept) cuda->slot[i].destroy(cuda->slot[i].kept);
     if (cuda->blas) cublasDestroy(cuda->blas);
     up_listener_destroy(cuda->listener);
-    up_regions_destroy(cuda->regions);
+    up_regions_destroy(cuda->memory.regions);
     for (int i = 0; i < UP_STREAM_COUNT; i++) {
         for (int e = 0; e < EVENTS; e++)
             if (cuda->stream[i].recorded[e].event)
@@ -391,7 +390,7 @@ static enum up_status start(struct cuda_device *cuda, struct up_error *err)
     int64_t known = free_before < 0 ? (int64_t)free_bytes + USUAL_CONTEXT : free_before;
     cuda->base.used_before_bytes = up_max(0, (int64_t)total - known);
     cuda->listener = up_listener_create();
-    cuda->regions = cuda->memory.regions = create_regions();
+    cuda->memory.regions = create_regions();
     snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s", prop.name);
     return make_streams(cuda, err);
 }

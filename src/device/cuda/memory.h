@@ -30,7 +30,7 @@ struct up_cuda_memory {
     int pieces;                  // how many there are
     int64_t room;                // and may be
     void *registered;            // the host range, once it is
-    struct up_regions *regions;  // where a tool checks accesses: the device's own; else NULL
+    struct up_regions *regions;  // NVTX, set by the device; NULL: no tool checks accesses
     size_t whole;                // bytes of the device's range, where it is backed from the start
     int64_t *backed;             // the device's, per space
 };
