@@ -166,13 +166,35 @@ void up_section_options(struct up_emitter *emitter, const char *label, const cha
     }
 }
 
+static enum up_room room_of(const struct up_advice *advice, const struct up_candidate *to)
+{
+    return up_limits_check(&advice->limits, &to->config, to->forecast);
+}
+
+// How many techniques of the path to switch on: those up to its last line that fits. None where the
+// run alone does; all where nothing fits, or memory is not known.
+static int worthwhile(const struct up_advice *advice)
+{
+    int count = advice->path_count;
+    while (count && room_of(advice, &advice->path[count - 1].to) != UP_ROOM_FITS) count--;
+    return count || room_of(advice, &advice->now) == UP_ROOM_FITS ? count : advice->path_count;
+}
+
+static void path_text(const struct up_advice *advice, int count, char options[UP_CHANGE_TEXT])
+{
+    const struct up_config *end = &advice->path[count - 1].to.config;
+    up_config_change_text(&advice->stored.config, end, options, UP_CHANGE_TEXT);
+}
+
 static void emit_path_options(struct up_emitter *emitter, const struct up_advice *advice)
 {
     char options[UP_CHANGE_TEXT];
-    const struct up_config *end = &advice->path[advice->path_count - 1].to.config;
-    up_config_change_text(&advice->stored.config, end, options, sizeof options);
+    int count = worthwhile(advice);
+    path_text(advice, advice->path_count, options);
     up_emit_text(emitter, "path_options", NULL, options);
-    up_section_options(emitter, "to type", options);
+    if (count) path_text(advice, count, options);
+    up_emit_text(emitter, "options_to_type", NULL, count ? options : NULL);
+    up_section_options(emitter, "to type", count ? options : "nothing: the rest does not fit");
 }
 
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice)
@@ -189,10 +211,12 @@ void up_section_path(struct up_emitter *emitter, const struct up_advice *advice)
         from = &step->to.config;
     }
     up_emit_table_end(emitter);
-    if (advice->path_count)
+    if (advice->path_count) {
         emit_path_options(emitter, advice);
-    else
+    } else {
         up_emit_null(emitter, "path_options");
+        up_emit_null(emitter, "options_to_type");
+    }
 }
 
 /* --- Now -----------------------------------------------------------------------------------------
@@ -299,16 +323,17 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
 /* --- The summary's -------------------------------------------------------------------------------
  */
 
-// "Switch on: 3.26 TiB now, 78.8 GiB with 7 techniques, exact (dry re-runs)", the text's alone.
 void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t then_bytes,
                           int techniques, const char *how)
 {
     char bytes[UP_UNITS_TEXT], text[CELL];
     up_emit_table_heading_begin(emitter);
-    up_emit_piece(emitter, "Switch on: peak {} now", up_format_bytes(bytes, (uint64_t)now_bytes));
+    up_emit_piece(emitter,
+                  techniques ? "Switch on: peak {} now" : "Switch on nothing more: peak {}",
+                  up_format_bytes(bytes, (uint64_t)now_bytes));
     snprintf(text, sizeof text, "%s with %d technique%s",
              up_format_bytes(bytes, (uint64_t)then_bytes), techniques, techniques == 1 ? "" : "s");
-    up_emit_piece(emitter, "{}", text);
+    up_emit_piece(emitter, "{}", techniques ? text : "the rest does not fit");
     up_emit_piece(emitter, "{}", how);
     up_emit_line_end(emitter);
 }
@@ -316,10 +341,11 @@ void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice)
 {
     const struct up_forecast *now = advice->now.forecast;
+    int count = worthwhile(advice);
+    const struct up_candidate *then = count ? &advice->path[count - 1].to : &advice->now;
     if (advice->path_count && !now->beyond)
-        up_section_switch_on(emitter, now->peak_bytes,
-                             advice->path[advice->path_count - 1].to.forecast->peak_bytes,
-                             advice->path_count, "exact (dry re-runs)");
+        up_section_switch_on(emitter, now->peak_bytes, then->forecast->peak_bytes, count,
+                             "exact (dry re-runs)");
     up_emit_object_begin(emitter, "advice");
     up_section_path(emitter, advice);
     emit_machine(emitter, advice);

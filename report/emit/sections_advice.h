@@ -11,10 +11,11 @@ void up_section_now(struct up_emitter *emitter, const struct up_advice *advice, 
 /* "ladder": each technique that is not on, by itself. */
 void up_section_ladder(struct up_emitter *emitter, const struct up_advice *advice);
 
-/* "path": one technique after the other, and "path_options", what to type for all of them. */
+/* "path": one technique after the other; "path_options", what to type for all of them; and
+ * "options_to_type", for those up to the last line that fits, which is the text's. */
 void up_section_path(struct up_emitter *emitter, const struct up_advice *advice);
 /* The heading of a path, in the text alone: "Switch on: peak 3.26 TiB now, 78.8 GiB with 7
- * techniques". `how` it is known. */
+ * techniques". `how` it is known; no technique: there is none that fits. */
 void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t then_bytes,
                           int techniques, const char *how);
 /* The same in an object "advice", for the summary. */

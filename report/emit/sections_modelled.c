@@ -129,6 +129,8 @@ void up_section_modelled_path(struct up_emitter *emitter, const struct up_modell
     if (modelled->path_count)
         all_options(modelled, &modelled->path[modelled->path_count - 1], options);
     up_emit_text(emitter, "path_options", NULL, modelled->path_count ? options : NULL);
+    // Held to a device alone, which each line takes less of: if one fits, the last does.
+    up_emit_text(emitter, "options_to_type", NULL, modelled->path_count ? options : NULL);
 }
 
 static void note_assumptions(struct up_emitter *emitter, const struct up_modelled *m)

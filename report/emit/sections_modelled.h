@@ -10,7 +10,7 @@
 void up_section_modelled_now(struct up_emitter *emitter, const struct up_modelled *modelled,
                              const struct up_run_facts *facts, const char *path, const char *why);
 
-/* "ladder" and "path", the latter with "path_options". */
+/* "ladder" and "path", the latter with "path_options" and "options_to_type". */
 void up_section_modelled_ladder(struct up_emitter *emitter, const struct up_modelled *modelled);
 void up_section_modelled_path(struct up_emitter *emitter, const struct up_modelled *modelled);
 

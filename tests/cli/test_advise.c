@@ -412,6 +412,92 @@ static void test_json_tells_as_much(void **state)
     json_decref(root);
 }
 
+static void change_config(const char *path, const char *value)
+{
+    char sql[512];
+    sqlite3 *db;
+    print_to(sql, sizeof sql, "UPDATE meta SET value = %s WHERE key = 'config'", value);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL)) fail_msg("%s", sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+// The advice of a machine with so much host memory.
+static json_t *advice_on_host(int64_t host_bytes)
+{
+    char value[128];
+    snprintf(value, sizeof value, "json_set(value, '$.machine.host_bytes', %lld)",
+             (long long)host_bytes);
+    change_config(trace, value);
+    program_run(&program, "upipe-report", "advise", trace, "--json");
+    json_t *root = json_loads(program.out, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+// What is to be typed for the last line of a path that fits; NULL where that is the run as it is.
+static const char *last_that_fits(const json_t *path)
+{
+    const char *options = NULL;
+    const json_t *line;
+    size_t i;
+    json_array_foreach(path, i, line)
+    {
+        if (i && json_is_true(json_object_get(line, "fits")))
+            options = json_string_value(json_object_get(line, "all_options"));
+    }
+    return options;
+}
+
+// How often nothing is to be typed, the path in part, and the whole path, as host memory grows.
+struct typed {
+    int nothing, some, all;
+};
+
+static struct typed type_all(void)
+{
+    struct typed typed = {0};
+    json_t *root = advice_on_host(INT64_C(1) << 40), *line;
+    size_t i;
+    json_array_foreach(json_object_get(root, "path"), i, line)
+    {
+        json_t *here =
+            advice_on_host(json_integer_value(json_object_get(line, "node_host_bytes")) + 1);
+        const char *options = json_string_value(json_object_get(here, "options_to_type"));
+        const char *whole = json_string_value(json_object_get(here, "path_options"));
+        const char *fits = last_that_fits(json_object_get(here, "path"));
+        assert_string_equal(options ? options : "", fits ? fits : "");
+        *(!options ? &typed.nothing : strcmp(options, whole) != 0 ? &typed.some : &typed.all) += 1;
+        json_decref(here);
+        program_run(&program, "upipe-report", trace);
+        assert_int_equal(strstr(program.out, "Switch on nothing more: peak ") != NULL, !options);
+    }
+    json_decref(root);
+    return typed;
+}
+
+// The options to type are those of a line that fits, host memory counted.
+static void test_options_to_type_fit(void **state)
+{
+    (void)state;
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "tiny", "--seq", "8K",
+                "--ranks", "2", "--machine", "h200", "--steps", "1", "--trace", trace);
+    assert_int_equal(program.status, 0);
+    struct typed typed = type_all();
+    assert_true(typed.some && typed.all);
+    json_t *root = advice_on_host(1); // not even the run itself
+    assert_string_equal(json_string_value(json_object_get(root, "options_to_type")),
+                        json_string_value(json_object_get(root, "path_options")));
+    json_decref(root);
+    // Of one that leaves little but the host's memory to be used.
+    program_run(&program, "upipe-train", "--device", "dry", "--model", "tiny", "--seq", "8K",
+                "--machine", "h200", "--checkpoint", "block", "--tile-mlp", "1K", "--tile-attn",
+                "1K", "--upipe", "1", "--steps", "1", "--trace", trace);
+    assert_int_equal(program.status, 0);
+    typed = type_all();
+    assert_true(typed.nothing && typed.all);
+}
+
 static void test_longest_and_no(void **state)
 {
     (void)state;
@@ -463,13 +549,8 @@ static void test_malformed(void **state)
         "json_set(value, '$.options.lr', 'fast', '$.options.data', 3)"};
     int step = getenv("UP_TEST_SHORT") ? 4 : 1;
     for (int i = 0; i < UP_COUNT(changes); i += step) {
-        char sql[512];
-        sqlite3 *db;
         run_traced(trace, "");
-        snprintf(sql, sizeof sql, "UPDATE meta SET value = %s WHERE key = 'config'", changes[i]);
-        assert_int_equal(sqlite3_open(trace, &db), SQLITE_OK);
-        if (sqlite3_exec(db, sql, NULL, NULL, NULL)) fail_msg("%s", sqlite3_errmsg(db));
-        sqlite3_close(db);
+        change_config(trace, changes[i]);
         program_run(&program, "upipe-report", "advise", trace, "--fit", "12MiB");
         if (program.status == 2)
             program_must_refuse(&program, "run.db");
@@ -494,6 +575,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
         cmocka_unit_test_setup_teardown(test_json_tells_as_much, enter, leave),
+        cmocka_unit_test_setup_teardown(test_options_to_type_fit, enter, leave),
         cmocka_unit_test_setup_teardown(test_longest_and_no, enter, leave),
         cmocka_unit_test_setup_teardown(test_malformed, enter, leave),
     };
