@@ -115,6 +115,8 @@ static const char *statistic(int figure)
         return "lower quartile";
     case UP_FIGURE_TO_HOST:
     case UP_FIGURE_FROM_HOST:
+    case UP_FIGURE_NODE_TO_HOST:
+    case UP_FIGURE_NODE_FROM_HOST:
     case UP_FIGURE_LINK:
         return "median by time";
     default:
@@ -122,8 +124,23 @@ static const char *statistic(int figure)
     }
 }
 
+// The rate of copies that several devices of a node made is the node's where that held them up.
+static void share_copies(struct calibration *c, enum up_machine_figure figure)
+{
+    struct up_rate *rate = &c->rates.of[figure];
+    int64_t node = (int64_t)c->base.of[UP_FIGURE_NODE_DEVICES], devices = up_max(c->facts.ranks, 1);
+    if (!(rate->value > 0)) return;
+    if (node > 0) devices = up_min(devices, node);
+    struct up_copy_figures told = up_figures_of_copies(&c->base, figure, rate->value, 0, devices);
+    if (told.node > 0)
+        c->rates.of[up_figure_of_node(figure)] = (struct up_rate){told.node, rate->samples};
+    if (!(told.device > 0)) *rate = (struct up_rate){NAN, 0};
+}
+
 static void take_rates(struct calibration *c)
 {
+    share_copies(c, UP_FIGURE_TO_HOST);
+    share_copies(c, UP_FIGURE_FROM_HOST);
     for (int i = 0; i < UP_FIGURE_COUNT; i++) {
         const struct up_rate *rate = &c->rates.of[i];
         take(c, (enum up_machine_figure)i, rate->value, rate->samples, statistic(i));
@@ -265,7 +282,7 @@ static void rate_text(char *text, size_t size, double value, const char *unit)
 static void emit_value(struct up_emitter *emitter, enum up_machine_figure figure, double value)
 {
     char text[UP_UNITS_TEXT];
-    if (figure == UP_FIGURE_LAUNCH)
+    if (figure >= UP_FIGURE_LAUNCH && figure <= UP_FIGURE_ATTENTION_BACKWARD_RUN)
         snprintf(text, sizeof text, "%.3g us", value * 1e6);
     else if (figure == UP_FIGURE_NODE_DEVICES)
         snprintf(text, sizeof text, "%.0f", value);
@@ -361,8 +378,10 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
                        "%s: expected a run with kernels, copies or collectives that were timed in "
                        "a step that ended, found none",
                        c->run.path));
-    UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
     UP_TRY(find_base(c, err));
+    c->timed.list.run_s[UP_COST_ATTENTION_FORWARD] = c->base.of[UP_FIGURE_ATTENTION_FORWARD_RUN];
+    c->timed.list.run_s[UP_COST_ATTENTION_BACKWARD] = c->base.of[UP_FIGURE_ATTENTION_BACKWARD_RUN];
+    UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
     c->machine = c->base;
     if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));
     take_rates(c);

@@ -1,4 +1,5 @@
 #include "trainer/group.h"
+#include "trainer/forecast/machine.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static struct up_device *open_device(const struct up_group *group, int number, i
     case UP_DEVICE_CPU:
         return up_device_cpu_create(threads, chaos, err);
     case UP_DEVICE_DRY:
-        return up_device_dry_create(group->config->as, machine, err);
+        return up_machine_dry_device(machine, group->config, err);
     case UP_DEVICE_CUDA:
         return cuda_device(gpu, err);
     default:

@@ -12,11 +12,13 @@ struct up_timed {
     int sort;
     double seconds, flops;
     double bytes; // NaN where they are not known
+    int64_t runs; // of attention, that it is cut into; 0: not known
 };
 struct up_timed_list {
     struct up_timed *items;
     int64_t count, capacity;
-    int64_t head_dim; // of its attention; 0: not known
+    int64_t head_dim;                  // of its attention; 0: not known
+    double run_s[UP_COST_CLASS_COUNT]; // of attention: what a run takes besides, known before
 };
 
 /* A rate is the mean over the work of its sort that was bound by it, of copies and collectives the

@@ -11,7 +11,7 @@
 struct alike {
     int sort;
     double seconds, flops, bytes;
-    int64_t count;
+    int64_t runs, count;
 };
 
 static int compare(double a, double b)
@@ -51,7 +51,8 @@ static int64_t gather_alike(struct up_timed_list *list, struct alike *alike)
             if (by_work(first, &list->items[next]) != 0) break;
         bool waits = first->sort == UP_COST_COLLECTIVE;
         double seconds = list->items[waits ? i : i + (next - i - 1) / 2].seconds;
-        alike[found++] = (struct alike){first->sort, seconds, first->flops, first->bytes, next - i};
+        alike[found++] =
+            (struct alike){first->sort, seconds, first->flops, first->bytes, first->runs, next - i};
     }
     return found;
 }
@@ -69,8 +70,9 @@ struct vote {
 struct lesson {
     const struct alike *alike;
     int64_t count;
-    int64_t head_dim;   // of attention
-    struct vote *votes; // room for one of each
+    int64_t head_dim;    // of attention
+    const double *run_s; // likewise, of each class of kernels
+    struct vote *votes;  // room for one of each
     int64_t voted;
     double launch_s;
     double kernel_floor_s; // kernels that take no longer are bound by their launch
@@ -132,9 +134,15 @@ static bool has_say(const struct lesson *lesson, const struct alike *alike)
            (is_kernel(alike->sort) ? lesson->kernel_floor_s : lesson->other_floor_s);
 }
 
+// What its runs take whatever their work.
+static double runs_s(const struct lesson *lesson, const struct alike *alike)
+{
+    return is_kernel(alike->sort) ? (double)alike->runs * lesson->run_s[alike->sort] : 0;
+}
+
 static double work_s(const struct lesson *lesson, const struct alike *alike)
 {
-    return alike->seconds - lesson->launch_s;
+    return alike->seconds - lesson->launch_s - runs_s(lesson, alike);
 }
 
 /* --- Bytes and operations ----------------------------------------------------------------------
@@ -302,7 +310,7 @@ static double forecast_s(const struct lesson *lesson, const struct alike *alike,
     double seconds = alike->bytes / pace_of(alike->sort, rates);
     if (alike->sort < UP_COST_POINTWISE)
         seconds = fmax(seconds, alike->flops / rates->of[flops_figure(lesson, alike->sort)].value);
-    return seconds;
+    return seconds + runs_s(lesson, alike);
 }
 
 // Of kernels whose work would take less than half of the shortest kernel's time the lower quartile
@@ -370,8 +378,10 @@ enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates
     enum up_status rc = UP_OK;
     size_t room = (size_t)list->count + 1;
     struct alike *alike = calloc(room, sizeof *alike);
-    struct lesson lesson = {
-        .alike = alike, .head_dim = list->head_dim, .votes = calloc(room, sizeof *lesson.votes)};
+    struct lesson lesson = {.alike = alike,
+                            .head_dim = list->head_dim,
+                            .run_s = list->run_s,
+                            .votes = calloc(room, sizeof *lesson.votes)};
     struct products products = {.items = calloc(room, sizeof *products.items)};
     if (!alike || !lesson.votes || !products.items) UP_TRY(up_no_memory(err));
     lesson.count = gather_alike(list, alike);

@@ -141,7 +141,7 @@ enum up_status up_rerun_step(const struct up_rerun_of *of, const struct up_figur
     enum up_status rc = find_config(of, &config, err);
     if (rc != UP_OK) return rc;
     up_machine_of_figures(figures, &machine);
-    struct up_device *device = up_device_dry_create(config.as, &machine, err);
+    struct up_device *device = up_machine_dry_device(&machine, &config, err);
     if (!device) return err->status;
     listen_to(device, &listener);
     rc = rerun_config(&config, (int)of->rank, device, &listener, err);

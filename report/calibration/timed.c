@@ -133,7 +133,8 @@ static enum up_status read_kernels(const struct up_run *run, const struct stretc
                    (struct up_timed){.sort = cost ? cost->class : class_of_name(name),
                                      .seconds = seconds,
                                      .flops = isfinite(flops) ? flops : 0,
-                                     .bytes = cost ? cost->bytes : NAN},
+                                     .bytes = cost ? cost->bytes : NAN,
+                                     .runs = cost ? cost->runs : 0},
                    err));
     }
 out:

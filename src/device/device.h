@@ -50,6 +50,7 @@ struct up_cost {
     double flops;
     double bytes;     // read and written
     int64_t head_dim; // of attention
+    int64_t runs;     // of attention: kernels, one after the other, that it is cut into on a GPU
 };
 
 /* Attention of head_dims up to this one has rates of its own: with fewer operations a score its
@@ -68,9 +69,12 @@ struct up_machine {
     int64_t device_bytes, host_bytes;                  // per device; per node
     double flops[UP_COST_CLASS_COUNT];                 // FLOP/s of the first three
     double narrow_flops[UP_COST_CLASS_COUNT];          // of attention, narrow heads; 0: flops'
+    double run_s[UP_COST_CLASS_COUNT];                 // of attention: what each run takes besides
     double memory_bytes_per_s;                         // device memory
     double pace[UP_COST_CLASS_COUNT];                  // bytes/s of a class; 0: memory's
-    double to_host_bytes_per_s, from_host_bytes_per_s; // per device, all devices at once
+    double to_host_bytes_per_s, from_host_bytes_per_s; // per device
+    double node_to_host_bytes_per_s;                   // of all devices of a node; 0: no less
+    double node_from_host_bytes_per_s;
     double link_bytes_per_s; // from one device to the others, all sending at once
     double launch_s;         // what a piece of work takes besides
     int64_t node_devices;    // how many share a host; 0: all that a run has
@@ -78,6 +82,12 @@ struct up_machine {
      * and NCCL with two ranks, and for each rank of the node beyond two. */
     int64_t context_bytes, cublas_bytes, cudnn_bytes, nccl_bytes, nccl_rank_bytes;
 };
+
+/* Of so many ranks those that share a host. */
+static inline int64_t up_machine_neighbours(const struct up_machine *machine, int64_t ranks)
+{
+    return machine->node_devices ? up_min(ranks, machine->node_devices) : ranks;
+}
 
 struct up_device;
 struct up_label; // trace/trace.h

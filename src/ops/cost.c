@@ -103,6 +103,7 @@ struct up_cost up_cost_attention_forward(const struct up_attention_forward_args 
         .flops = forward_flops(s),
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
         .head_dim = s->head_dim,
+        .runs = up_attention_forward_runs(s),
     };
 }
 
@@ -117,6 +118,7 @@ struct up_cost up_cost_attention_backward(const struct up_attention_backward_arg
         .flops = 2.5 * forward_flops(s),
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
         .head_dim = s->head_dim,
+        .runs = up_attention_backward_runs(s),
     };
 }
 

@@ -75,6 +75,35 @@ static void test_head_dims(void **state)
     }
 }
 
+// A run of attention takes something whatever its work, of each class its own.
+static void test_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        enum up_cost_class class;
+        int64_t runs, ns;
+    } rows[] = {{UP_COST_ATTENTION_FORWARD, 0, 1000000000},
+                {UP_COST_ATTENTION_FORWARD, 3, 1030000000},
+                {UP_COST_ATTENTION_BACKWARD, 3, 1060000000},
+                {UP_COST_MATMUL, 3, 1000000000}};
+    const struct up_machine machine = {
+        .name = "test",
+        .flops = {1e12, 1e12, 1e12},
+        .run_s = {[UP_COST_ATTENTION_FORWARD] = 1e-2, [UP_COST_ATTENTION_BACKWARD] = 2e-2},
+        .memory_bytes_per_s = 1e12};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct up_error error = {0};
+        const struct up_cost cost = {.class = rows[i].class, .flops = 1e12, .runs = rows[i].runs};
+        struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
+        assert_non_null(device);
+        assert_int_equal(
+            device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost)
+                .end_ns,
+            rows[i].ns);
+        up_device_destroy(device);
+    }
+}
+
 // Work of centuries ends at the end of time, from where the clock goes neither on nor back.
 static void test_end_of_time(void **state)
 {
@@ -96,8 +125,8 @@ static void test_end_of_time(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates),
-                                       cmocka_unit_test(test_head_dims),
-                                       cmocka_unit_test(test_end_of_time)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rates), cmocka_unit_test(test_head_dims), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_end_of_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

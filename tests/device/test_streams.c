@@ -109,7 +109,8 @@ static void test_dry_clock(void **state)
     struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
     const struct up_device_ops *ops = device->ops;
     union up_call nothing = {NULL};
-    struct up_cost matmul = {UP_COST_MATMUL, 5e6, 1e3, 0}, tiny = {UP_COST_POINTWISE, 1e12, 10, 0};
+    struct up_cost matmul = {.class = UP_COST_MATMUL, .flops = 5e6, .bytes = 1e3};
+    struct up_cost tiny = {.class = UP_COST_POINTWISE, .flops = 1e12, .bytes = 10};
     struct up_interval first = ops->launch(device, UP_STREAM_COMPUTE, nothing, NULL, 0, &matmul);
     assert_int_equal(first.begin_ns, 0);
     assert_int_equal(first.end_ns, 5001000);

@@ -110,6 +110,30 @@ static void test_sizes_of_runs(void **state)
     assert_int_equal(up_attention_forward_run(&s, 1).heads, 4);
 }
 
+// How many there are, blocks of rows counted, of every sequence.
+static void test_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t batch, seq, heads, forward, backward;
+    } rows[] = {{1, 8192, 32, 1, 1},        {3, 8192, 32, 3, 3},    {1, 16384, 32, 2, 4},
+                {1, 32768, 32, 4, 16},      {1, 131072, 1, 1, 1},   {1, 131072, 8, 2 * 16, 8},
+                {2, 131072, 8, 2 * 32, 16}, {1, 1 << 20, 4, 64, 4}, {1, 0, 4, 0, 0},
+                {1, 8192, 0, 0, 0}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        struct up_attention_shape s = {.batch = rows[i].batch,
+                                       .seq = rows[i].seq,
+                                       .heads = rows[i].heads,
+                                       .kv_heads = up_ceil_div(rows[i].heads, 4),
+                                       .head_dim = 128,
+                                       .group = 4};
+        if (up_attention_forward_runs(&s) != rows[i].forward ||
+            up_attention_backward_runs(&s) != rows[i].backward)
+            fail_msg("row %d: %lld and %lld", i, (long long)up_attention_forward_runs(&s),
+                     (long long)up_attention_backward_runs(&s));
+    }
+}
+
 /* The parts of the scratch lie one after the other, each on a multiple of 256 bytes. */
 static void test_scratch_parts(void **state)
 {
@@ -149,9 +173,8 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_shapes),
-        cmocka_unit_test(test_sizes_of_runs),
-        cmocka_unit_test(test_scratch_parts),
+        cmocka_unit_test(test_all_shapes), cmocka_unit_test(test_sizes_of_runs),
+        cmocka_unit_test(test_counts),     cmocka_unit_test(test_scratch_parts),
         cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,18 +20,17 @@ static struct up_timed work(int sort, double flops, double bytes)
     return (struct up_timed){.sort = sort, .seconds = seconds, .flops = flops, .bytes = bytes};
 }
 
-static struct up_rates learn_of(struct up_timed *items, int count, int64_t head_dim)
+static struct up_rates learn_list(struct up_timed_list list)
 {
     struct up_rates rates;
     struct up_error err = {0};
-    struct up_timed_list list = {.items = items, .count = count, .head_dim = head_dim};
     assert_int_equal(up_rates_learn(&list, &rates, &err), UP_OK);
     return rates;
 }
 
 static struct up_rates learn(struct up_timed *items, int count)
 {
-    return learn_of(items, count, 0);
+    return learn_list((struct up_timed_list){.items = items, .count = count});
 }
 
 static void expect_rate(const struct up_rates *rates, enum up_machine_figure figure, double value,
@@ -83,7 +82,8 @@ static void test_narrow_heads(void **state)
     static const int64_t head_dims[] = {64, 128};
     for (int i = 0; i < UP_COUNT(head_dims); i++) {
         bool narrow = head_dims[i] == 64;
-        struct up_rates rates = learn_of(items, UP_COUNT(items), head_dims[i]);
+        struct up_rates rates = learn_list((struct up_timed_list){
+            .items = items, .count = UP_COUNT(items), .head_dim = head_dims[i]});
         expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD_64, narrow ? FLOPS : NAN, narrow);
         expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD_64, narrow ? FLOPS : NAN, narrow);
         expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD, narrow ? NAN : FLOPS, !narrow);
@@ -92,24 +92,47 @@ static void test_narrow_heads(void **state)
     }
 }
 
+// What the runs of attention take besides is no work, and no launch either.
+static void test_runs(void **state)
+{
+    (void)state;
+    const double forward_s = 0.5, backward_s = 2;
+    struct up_timed items[] = {
+        work(UP_COST_POINTWISE, 0, 1),
+        work(UP_COST_POINTWISE, 0, 1000),
+        {UP_COST_ATTENTION_FORWARD, launch_s + 10 + 8 * forward_s, 10000, 5, 8},
+        {UP_COST_ATTENTION_FORWARD, launch_s + 20 + 4 * forward_s, 20000, 5, 4},
+        {UP_COST_ATTENTION_FORWARD, launch_s + 1e-5 + forward_s, 1e-3, 1e-3, 1},
+        {UP_COST_ATTENTION_BACKWARD, launch_s + 30 + 16 * backward_s, 30000, 5, 16},
+    };
+    struct up_timed_list list = {.items = items, .count = UP_COUNT(items), .head_dim = 128};
+    list.run_s[UP_COST_ATTENTION_FORWARD] = forward_s;
+    list.run_s[UP_COST_ATTENTION_BACKWARD] = backward_s;
+    struct up_rates rates = learn_list(list);
+    expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD, FLOPS, 2);
+    expect_rate(&rates, UP_FIGURE_ATTENTION_BACKWARD, FLOPS, 1);
+    expect_rate(&rates, UP_FIGURE_LAUNCH, launch_s, 2);
+    expect_rate(&rates, UP_FIGURE_ATTENTION_FORWARD_RUN, NAN, 0);
+}
+
 // Classes of work have their own pace; thin products one that fits them, without a word from those
 // that are merely slow.
 static void test_paces(void **state)
 {
     (void)state;
     struct up_timed items[] = {
-        {UP_COST_POINTWISE, launch_s, 0, 1e-9},
-        {UP_COST_POINTWISE, launch_s + 10, 0, 1000},
-        {UP_COST_NORM_FORWARD, launch_s + 10, 0, 800},
-        {UP_COST_NORM_BACKWARD, launch_s + 10, 0, 500},
-        {UP_COST_ROPE, launch_s + 10, 0, 700},
-        {UP_COST_EMBED_BACKWARD, launch_s + 10, 0, 10},
-        {UP_COST_CROSS_ENTROPY, launch_s + 10, 0, 400},
-        {UP_COST_ADAMW, launch_s + 10, 0, 600},
-        {UP_COST_MATMUL, launch_s + 10, 10000, 50},
-        {UP_COST_MATMUL, launch_s + 20, 20000, 70},
-        {UP_COST_MATMUL, launch_s + 50, 30000, 3000}, // at 60 bytes a second
-        {UP_COST_MATMUL, launch_s + 80, 40000, 4800},
+        {UP_COST_POINTWISE, launch_s, 0, 1e-9, 0},
+        {UP_COST_POINTWISE, launch_s + 10, 0, 1000, 0},
+        {UP_COST_NORM_FORWARD, launch_s + 10, 0, 800, 0},
+        {UP_COST_NORM_BACKWARD, launch_s + 10, 0, 500, 0},
+        {UP_COST_ROPE, launch_s + 10, 0, 700, 0},
+        {UP_COST_EMBED_BACKWARD, launch_s + 10, 0, 10, 0},
+        {UP_COST_CROSS_ENTROPY, launch_s + 10, 0, 400, 0},
+        {UP_COST_ADAMW, launch_s + 10, 0, 600, 0},
+        {UP_COST_MATMUL, launch_s + 10, 10000, 50, 0},
+        {UP_COST_MATMUL, launch_s + 20, 20000, 70, 0},
+        {UP_COST_MATMUL, launch_s + 50, 30000, 3000, 0}, // at 60 bytes a second
+        {UP_COST_MATMUL, launch_s + 80, 40000, 4800, 0},
     };
     struct up_rates rates = learn(items, UP_COUNT(items));
     expect_rate(&rates, UP_FIGURE_MEMORY, 100, 1);
@@ -123,9 +146,11 @@ static void test_paces(void **state)
     expect_rate(&rates, UP_FIGURE_MATMUL_PACE, 60, 2);
     // The thinnest of wide ones is slower than the others, but no memory holds it up.
     struct up_timed wide[] = {
-        {UP_COST_POINTWISE, launch_s, 0, 1e-9},     {UP_COST_POINTWISE, launch_s + 10, 0, 1000},
-        {UP_COST_MATMUL, launch_s + 10, 10000, 50}, {UP_COST_MATMUL, launch_s + 20, 20000, 120},
-        {UP_COST_MATMUL, launch_s + 10, 7000, 300},
+        {UP_COST_POINTWISE, launch_s, 0, 1e-9, 0},
+        {UP_COST_POINTWISE, launch_s + 10, 0, 1000, 0},
+        {UP_COST_MATMUL, launch_s + 10, 10000, 50, 0},
+        {UP_COST_MATMUL, launch_s + 20, 20000, 120, 0},
+        {UP_COST_MATMUL, launch_s + 10, 7000, 300, 0},
     };
     rates = learn(wide, UP_COUNT(wide));
     expect_rate(&rates, UP_FIGURE_MATMUL, 37000 / 40.0, 3);
@@ -137,11 +162,11 @@ static void test_short_copies(void **state)
 {
     (void)state;
     struct up_timed items[] = {
-        {UP_COST_POINTWISE, launch_s, 0, 1e-9},
-        {UP_COST_POINTWISE, launch_s + 10, 0, 1000},
-        {UP_SORT_FROM_HOST, 5, 0, 5},
-        {UP_SORT_TO_HOST, 5, 0, 5},
-        {UP_SORT_TO_HOST, launch_s + 50, 0, 10000},
+        {UP_COST_POINTWISE, launch_s, 0, 1e-9, 0},
+        {UP_COST_POINTWISE, launch_s + 10, 0, 1000, 0},
+        {UP_SORT_FROM_HOST, 5, 0, 5, 0},
+        {UP_SORT_TO_HOST, 5, 0, 5, 0},
+        {UP_SORT_TO_HOST, launch_s + 50, 0, 10000, 0},
     };
     struct up_rates rates = learn(items, UP_COUNT(items));
     expect_rate(&rates, UP_FIGURE_FROM_HOST, NAN, 0);
@@ -154,18 +179,18 @@ static void test_weighted_by_time(void **state)
 {
     (void)state;
     struct up_timed items[] = {
-        {UP_COST_POINTWISE, 0.1, 0, 1},
-        {UP_COST_COLLECTIVE, 100, 0, 1000},
-        {UP_COST_COLLECTIVE, 10, 0, 10},
-        {UP_COST_COLLECTIVE, 10, 0, 10},
-        {UP_COST_COLLECTIVE, 15, 0, 10}, // waited
-        {UP_SORT_TO_HOST, 3, 0, 3000},
-        {UP_SORT_TO_HOST, 4, 0, 8000},
-        {UP_SORT_TO_HOST, 5, 0, 25000},
-        {UP_SORT_FROM_HOST, 0.15, 0, 1000000}, // as short as a launch
-        {UP_COST_MATMUL, 1, 1e6, NAN},
-        {UP_COST_MATMUL, 1, 1e6, NAN},
-        {UP_COST_MATMUL, 1000, 1e6, NAN}, // held up
+        {UP_COST_POINTWISE, 0.1, 0, 1, 0},
+        {UP_COST_COLLECTIVE, 100, 0, 1000, 0},
+        {UP_COST_COLLECTIVE, 10, 0, 10, 0},
+        {UP_COST_COLLECTIVE, 10, 0, 10, 0},
+        {UP_COST_COLLECTIVE, 15, 0, 10, 0}, // waited
+        {UP_SORT_TO_HOST, 3, 0, 3000, 0},
+        {UP_SORT_TO_HOST, 4, 0, 8000, 0},
+        {UP_SORT_TO_HOST, 5, 0, 25000, 0},
+        {UP_SORT_FROM_HOST, 0.15, 0, 1000000, 0}, // as short as a launch
+        {UP_COST_MATMUL, 1, 1e6, NAN, 0},
+        {UP_COST_MATMUL, 1, 1e6, NAN, 0},
+        {UP_COST_MATMUL, 1000, 1e6, NAN, 0}, // held up
     };
     struct up_rates rates = learn(items, UP_COUNT(items));
     expect_rate(&rates, UP_FIGURE_LINK, 10, 4);
@@ -179,10 +204,10 @@ static void test_odd_numbers(void **state)
 {
     (void)state;
     struct up_timed items[] = {
-        {UP_COST_POINTWISE, 1e-9, 0, 1e300}, {UP_COST_POINTWISE, 1e300, NAN, 1},
-        {UP_COST_MATMUL, 1e-300, -1, NAN},   {UP_COST_MATMUL, 10, INFINITY, INFINITY},
-        {UP_COST_COLLECTIVE, 10, 0, -1e300}, {UP_SORT_TO_HOST, INFINITY, 0, 0},
-        {UP_COST_ADAMW, 1e300, 0, 1.7e308},  {UP_COST_ADAMW, 1.1e300, 0, 1.6e308},
+        {UP_COST_POINTWISE, 1e-9, 0, 1e300, 0}, {UP_COST_POINTWISE, 1e300, NAN, 1, 0},
+        {UP_COST_MATMUL, 1e-300, -1, NAN, 0},   {UP_COST_MATMUL, 10, INFINITY, INFINITY, 0},
+        {UP_COST_COLLECTIVE, 10, 0, -1e300, 0}, {UP_SORT_TO_HOST, INFINITY, 0, 0, 0},
+        {UP_COST_ADAMW, 1e300, 0, 1.7e308, 0},  {UP_COST_ADAMW, 1.1e300, 0, 1.6e308, 0},
     };
     struct up_rates rates = learn(items, UP_COUNT(items));
     for (int i = 0; i < UP_FIGURE_COUNT; i++)
@@ -256,9 +281,9 @@ static void test_dry_gives_its_machine(void **state)
     (void)state;
     static const struct {
         const char *machine, *options;
-        bool links, host, narrow;
+        bool links, host, narrow; // host: of a device; of 8 ranks' copies the node's is learnt
     } rows[] = {
-        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, true,
+        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, false,
          false},
         {"h100-80g-x8", "--model llama3.2-1b --layers 3 --seq 32K --stack checkpoint", false, false,
          true},
@@ -295,6 +320,8 @@ static void test_dry_gives_its_machine(void **state)
         if (rows[i].narrow) assert_false(is_learnt(root, by_head_dim[0]));
         assert_int_equal(is_learnt(root, "link_bytes_per_s"), rows[i].links);
         assert_int_equal(is_learnt(root, "to_host_bytes_per_s"), rows[i].host);
+        if (i == 0) assert_true(is_learnt(root, "node_to_host_bytes_per_s"));
+        if (i == 0) assert_true(is_learnt(root, "node_from_host_bytes_per_s"));
         double off = json_real_value(json_object_get(json_object_get(root, "check"), "relative"));
         assert_true(fabs(off) < 1e-3);
         json_decref(root);
@@ -580,6 +607,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_binds),
                                        cmocka_unit_test(test_narrow_heads),
+                                       cmocka_unit_test(test_runs),
                                        cmocka_unit_test(test_paces),
                                        cmocka_unit_test(test_short_copies),
                                        cmocka_unit_test(test_weighted_by_time),

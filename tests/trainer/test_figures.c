@@ -137,6 +137,66 @@ static void test_head_dims(void **state)
     assert_true(up_figure_by_twin(&known, forward, 200) == 200);
 }
 
+// What copies tell of a device and of its node.
+static void test_copies(void **state)
+{
+    (void)state;
+    static const struct {
+        double known_device, known_node, rate, alone;
+        int64_t devices;
+        double device, node;
+    } rows[] = {
+        {50, 0, 40, 0, 4, 40, 0},       // nothing is known of the node: each has its own
+        {50, 100, 55, 0, 1, 55, 0},     // alone
+        {50, 100, 120, 0, 1, 120, 120}, // and quicker than was thought of all
+        {50, 100, 48, 0, 2, 48, 0},     // the node would not hold two up
+        {50, 100, 55, 0, 2, 55, 110},   {50, 100, 22, 0, 4, 0, 88},   // four it does
+        {50, 100, 60, 0, 4, 60, 240},   {50, 100, 22, 55, 4, 55, 88}, // one by itself was looked at
+        {50, 100, 54, 55, 2, 55, 108},  {50, 100, 49, 50, 2, 50, 0},
+        {50, 0, 20, 40, 2, 40, 40},     {50, 0, 40, 40, 2, 40, 0},
+    };
+    for (int i = 0; i < UP_COUNT(rows); i++)
+        for (int way = 0; way < 2; way++) {
+            enum up_machine_figure figure = way ? UP_FIGURE_FROM_HOST : UP_FIGURE_TO_HOST;
+            struct up_figures known = {0};
+            known.of[figure] = rows[i].known_device;
+            known.of[up_figure_of_node(figure)] = rows[i].known_node;
+            struct up_copy_figures told =
+                up_figures_of_copies(&known, figure, rows[i].rate, rows[i].alone, rows[i].devices);
+            if (told.device != rows[i].device || told.node != rows[i].node)
+                fail_msg("row %d: %g and %g", i, told.device, told.node);
+        }
+}
+
+// The devices of a node share what it can copy, those of other nodes do not.
+static void test_neighbours(void **state)
+{
+    (void)state;
+    static const int64_t ranks[] = {1, 2, 3, 4, 8};
+    static const double seconds[2][5] = {{1, 1, 1.5, 2, 2}, {1, 1, 1.5, 2, 4}};
+    struct up_machine machine = {.name = "m",
+                                 .to_host_bytes_per_s = 1e9,
+                                 .from_host_bytes_per_s = 2e9,
+                                 .node_to_host_bytes_per_s = 2e9,
+                                 .node_from_host_bytes_per_s = 4e9};
+    struct up_config config = {.cp = 1, .as = UP_DEVICE_CUDA};
+    for (int i = 0; i < UP_COUNT(ranks) * 2; i++) {
+        struct up_error err = {0};
+        config.dp = ranks[i / 2];
+        machine.node_devices = i % 2 ? 0 : 4; // 0: all share one
+        struct up_device *device = up_machine_dry_device(&machine, &config, &err);
+        assert_non_null(device);
+        struct up_interval out = device->ops->copy(device, UP_STREAM_COPY_OUT, NULL, UP_SPACE_HOST,
+                                                   NULL, UP_SPACE_DEVICE, 1000000000);
+        struct up_interval in = device->ops->copy(device, UP_STREAM_COPY_IN, NULL, UP_SPACE_DEVICE,
+                                                  NULL, UP_SPACE_HOST, 2000000000);
+        double expected = seconds[i % 2][i / 2] * 1e9;
+        assert_true(fabs((double)(out.end_ns - out.begin_ns) - expected) < 2);
+        assert_true(fabs((double)(in.end_ns - in.begin_ns) - expected) < 2);
+        up_device_destroy(device);
+    }
+}
+
 static void replace(char *text, const char *what, const char *with)
 {
     char *at = strstr(text, what);
@@ -259,6 +319,8 @@ int main(void)
                                        TEST(test_read_back),
                                        TEST(test_stored),
                                        cmocka_unit_test(test_head_dims),
+                                       cmocka_unit_test(test_copies),
+                                       cmocka_unit_test(test_neighbours),
                                        TEST(test_without_head_dims),
                                        TEST(test_refused),
                                        TEST(test_left_alone),

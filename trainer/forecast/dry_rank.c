@@ -1,6 +1,7 @@
 #include "trainer/forecast/dry_rank.h"
 #include "mem/arena.h"
 #include "ops/rehearsal.h"
+#include "trainer/forecast/machine.h"
 
 enum up_status up_dry_rank_open(struct up_dry_rank *dry, const struct up_config *config,
                                 const struct up_machine *machine, int rank, bool rehearse,
@@ -9,7 +10,7 @@ enum up_status up_dry_rank_open(struct up_dry_rank *dry, const struct up_config 
     enum up_status rc = UP_OK;
     *dry = (struct up_dry_rank){.config = *config};
     config = &dry->config;
-    dry->device = up_device_dry_create(config->as, machine, err);
+    dry->device = up_machine_dry_device(machine, config, err);
     if (!dry->device) UP_TRY(err->status);
     UP_TRY(up_comm_dry_create((int)up_config_ranks(config), rank, &dry->world, err));
     UP_TRY(

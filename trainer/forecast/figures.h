@@ -16,6 +16,8 @@ enum up_machine_figure {
     UP_FIGURE_MEMORY, // bytes/s
     UP_FIGURE_TO_HOST,
     UP_FIGURE_FROM_HOST,
+    UP_FIGURE_NODE_TO_HOST, // of all devices of a node together; 0: each has its own
+    UP_FIGURE_NODE_FROM_HOST,
     UP_FIGURE_LINK,
     UP_FIGURE_MATMUL_PACE, // bytes/s of classes of work that have their own; 0: memory's
     UP_FIGURE_NORM_FORWARD,
@@ -24,7 +26,9 @@ enum up_machine_figure {
     UP_FIGURE_EMBED_BACKWARD,
     UP_FIGURE_CROSS_ENTROPY,
     UP_FIGURE_ADAMW,
-    UP_FIGURE_LAUNCH,       // seconds
+    UP_FIGURE_LAUNCH,                // seconds
+    UP_FIGURE_ATTENTION_FORWARD_RUN, // seconds of each run of attention besides; 0: none
+    UP_FIGURE_ATTENTION_BACKWARD_RUN,
     UP_FIGURE_NODE_DEVICES, // that share a host
     UP_FIGURE_CONTEXT,      // bytes that libraries take on each device: struct up_machine
     UP_FIGURE_CUBLAS,
@@ -50,6 +54,17 @@ enum up_machine_figure up_figure_twin(enum up_machine_figure figure);
  * have in `known`. 0 where that has no such figure. */
 double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure,
                          double twin);
+
+/* What copies tell that so many `devices` of a node made at once, at `rate` bytes/s each, and one
+ * by itself at `alone` (0: nobody looked), beside what is known: `figure`, UP_FIGURE_TO_HOST or
+ * FROM_HOST, and that of the node. 0 is what they do not tell. */
+struct up_copy_figures {
+    double device, node;
+};
+struct up_copy_figures up_figures_of_copies(const struct up_figures *known,
+                                            enum up_machine_figure figure, double rate,
+                                            double alone, int64_t devices);
+enum up_machine_figure up_figure_of_node(enum up_machine_figure figure);
 
 /* `name` as for up_machine_find. */
 enum up_status up_figures_find(const char *name, struct up_figures *plain, struct up_error *err);

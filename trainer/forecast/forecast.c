@@ -291,9 +291,9 @@ out:
 static void add_libraries(const struct up_config *config, const struct up_machine *machine,
                           struct up_forecast *forecast)
 {
-    int64_t ranks = up_config_ranks(config), beyond = ranks - 2, nccl;
+    int64_t ranks = up_config_ranks(config), nccl;
+    int64_t beyond = up_machine_neighbours(machine, ranks) - 2;
     if (config->as != UP_DEVICE_CUDA) return;
-    if (machine->node_devices) beyond = up_min(beyond, machine->node_devices - 2);
     if (__builtin_mul_overflow(up_max(0, beyond), machine->nccl_rank_bytes, &nccl) ||
         nccl > unbounded)
         nccl = unbounded;

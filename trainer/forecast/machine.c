@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,14 +32,12 @@ static const struct figure {
     {                                                                                              \
         name, offsetof(struct up_machine, field), false, true                                      \
     }
-#define NARROW(name, class)                                                                        \
+#define OPTIONAL(name, field)                                                                      \
     {                                                                                              \
-        name "_64_flops_per_s", offsetof(struct up_machine, narrow_flops[class]), false, false     \
+        name, offsetof(struct up_machine, field), false, false                                     \
     }
-#define PACE(name, class)                                                                          \
-    {                                                                                              \
-        name "_bytes_per_s", offsetof(struct up_machine, pace[class]), false, false                \
-    }
+#define NARROW(name, class) OPTIONAL(name "_64_flops_per_s", narrow_flops[class])
+#define PACE(name, class)   OPTIONAL(name "_bytes_per_s", pace[class])
     [UP_FIGURE_DEVICE_BYTES] = BYTES(device_bytes),
     [UP_FIGURE_HOST_BYTES] = BYTES(host_bytes),
     [UP_FIGURE_MATMUL] = RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
@@ -51,6 +50,8 @@ static const struct figure {
     [UP_FIGURE_MEMORY] = RATE("memory_bytes_per_s", memory_bytes_per_s),
     [UP_FIGURE_TO_HOST] = RATE("to_host_bytes_per_s", to_host_bytes_per_s),
     [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
+    [UP_FIGURE_NODE_TO_HOST] = OPTIONAL("node_to_host_bytes_per_s", node_to_host_bytes_per_s),
+    [UP_FIGURE_NODE_FROM_HOST] = OPTIONAL("node_from_host_bytes_per_s", node_from_host_bytes_per_s),
     [UP_FIGURE_LINK] = RATE("link_bytes_per_s", link_bytes_per_s),
     [UP_FIGURE_MATMUL_PACE] = PACE("matmul", UP_COST_MATMUL),
     [UP_FIGURE_NORM_FORWARD] = PACE("norm_forward", UP_COST_NORM_FORWARD),
@@ -60,6 +61,10 @@ static const struct figure {
     [UP_FIGURE_CROSS_ENTROPY] = PACE("cross_entropy", UP_COST_CROSS_ENTROPY),
     [UP_FIGURE_ADAMW] = PACE("adamw", UP_COST_ADAMW),
     [UP_FIGURE_LAUNCH] = RATE("launch_s", launch_s),
+    [UP_FIGURE_ATTENTION_FORWARD_RUN] =
+        OPTIONAL("attention_forward_run_s", run_s[UP_COST_ATTENTION_FORWARD]),
+    [UP_FIGURE_ATTENTION_BACKWARD_RUN] =
+        OPTIONAL("attention_backward_run_s", run_s[UP_COST_ATTENTION_BACKWARD]),
     [UP_FIGURE_NODE_DEVICES] = BYTES(node_devices),
     [UP_FIGURE_CONTEXT] = BYTES(context_bytes),
     [UP_FIGURE_CUBLAS] = BYTES(cublas_bytes),
@@ -68,6 +73,7 @@ static const struct figure {
     [UP_FIGURE_NCCL_RANK] = BYTES(nccl_rank_bytes),
 #undef BYTES
 #undef RATE
+#undef OPTIONAL
 #undef NARROW
 #undef PACE
 };
@@ -109,6 +115,27 @@ double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure 
     double here = known->of[figure], there = known->of[up_figure_twin(figure)];
     double value = twin * here / (there > 0 ? there : here);
     return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
+}
+
+enum up_machine_figure up_figure_of_node(enum up_machine_figure figure)
+{
+    return figure == UP_FIGURE_TO_HOST ? UP_FIGURE_NODE_TO_HOST : UP_FIGURE_NODE_FROM_HOST;
+}
+
+// The node's is told where it is what held them up, and where it is more than was known.
+struct up_copy_figures up_figures_of_copies(const struct up_figures *known,
+                                            enum up_machine_figure figure, double rate,
+                                            double alone, int64_t devices)
+{
+    static const double near = 0.95;
+    double device = known->of[figure], node = known->of[up_figure_of_node(figure)];
+    double all = rate * (double)devices;
+    bool held_up = devices > 1 &&
+                   (alone > 0 ? rate < near * alone : node > 0 && node / (double)devices < device);
+    struct up_copy_figures told = {.device = alone};
+    if (!(alone > 0) && (!held_up || rate > device)) told.device = rate;
+    if (held_up || (node > 0 && all > node)) told.node = all;
+    return told;
 }
 
 static void set_figure(struct up_machine *machine, const struct figure *figure, double value)
@@ -282,6 +309,23 @@ void up_machine_take_json(struct up_machine *machine, const json_t *object)
         else
             *(double *)field = number;
     }
+}
+
+// Each device at its own pace, or at its share of what the node's together get.
+static double shared(double alone, double node, int64_t devices)
+{
+    return node > 0 ? fmin(alone, node / (double)devices) : alone;
+}
+
+struct up_device *up_machine_dry_device(const struct up_machine *machine,
+                                        const struct up_config *config, struct up_error *err)
+{
+    struct up_machine m = *machine;
+    int64_t devices = up_machine_neighbours(machine, up_config_ranks(config));
+    m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
+    m.from_host_bytes_per_s =
+        shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
+    return up_device_dry_create(config->as, &m, err);
 }
 
 char *up_machine_json(const struct up_machine *machine)

@@ -79,7 +79,8 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     double rate = rate_of(machine, cost);
     double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
-    return advance(dry_of(device), stream, bytes_s > flops_s ? bytes_s : flops_s);
+    double runs_s = (double)cost->runs * machine->run_s[cost->class];
+    return advance(dry_of(device), stream, (bytes_s > flops_s ? bytes_s : flops_s) + runs_s);
 }
 
 static struct up_interval copy(struct up_device *device, enum up_stream stream, void *to,

@@ -90,6 +90,27 @@ static inline struct up_attention_run up_attention_backward_run(const struct up_
     return up_attention_run_at(s, head, up_max(1, heads));
 }
 
+/* Into how many runs, and of those blocks of rows, a call is cut. */
+static inline int64_t up_attention_forward_runs(const struct up_attention_shape *s)
+{
+    struct up_attention_run run;
+    int64_t runs = 0;
+    for (int64_t head = 0; head < s->heads && s->seq > 0; head += run.heads) {
+        run = up_attention_forward_run(s, head);
+        runs += up_ceil_div(s->seq, up_attention_block_rows(s->seq, run.heads));
+    }
+    return s->batch * runs;
+}
+
+static inline int64_t up_attention_backward_runs(const struct up_attention_shape *s)
+{
+    struct up_attention_run run;
+    int64_t runs = 0;
+    for (int64_t head = 0; head < s->heads && s->seq > 0; head += run.heads, runs++)
+        run = up_attention_backward_run(s, head);
+    return s->batch * runs;
+}
+
 /* cuDNN finds a row of do and o by a 32-bit offset in elements, and says nothing when it overflows.
  */
 static inline bool up_attention_spans_too_far(const struct up_attention_shape *s,
