@@ -39,7 +39,8 @@ static enum up_status start(struct up_member *member, struct up_error *err)
     if (run->resume.moments) UP_TRY(up_resume_load(&run->resume, &trainer->units, err));
     // Where nothing is placed and nobody looks there is no need to plan.
     if (!up_training_is_dry(run) || member->trace) {
-        UP_TRY(up_trainer_plan(&run->config, member->number, run->stop, &member->plan, err));
+        if (!member->plan.rehearsal) // train.c may have made it
+            UP_TRY(up_trainer_plan(&run->config, member->number, run->stop, &member->plan, err));
         UP_TRY(up_rank_use_plan(&member->rank, &member->plan.step, err));
     }
     if (!up_training_is_dry(run)) run->ticks[member->place] = up_trainer_ticks(trainer);

@@ -111,15 +111,35 @@ static void store_prediction(const struct up_training *run, const struct up_conf
     up_recorder_predict(run->recorder, &prediction);
 }
 
+// Admission has planned a real run's memory to forecast it. A dry run's plan, which can take longer
+// than all else that it does, is made once, for the forecast and for the run.
+static enum up_status forecast_own(struct up_training *run, struct up_forecast *own,
+                                   struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    const struct up_forecast *found;
+    bool dry = up_training_is_dry(run);
+    UP_TRY(up_forecaster_ask(run->forecaster, &run->config,
+                             dry ? UP_FORECAST_PLACED : UP_FORECAST_PLANNED, &found, err));
+    *own = *found;
+    if (!dry || own->beyond || own->depth >= UP_FORECAST_PLANNED) goto out;
+    struct up_trainer_plan *plan = &run->members[0].plan;
+    UP_TRY(up_trainer_plan(&run->config, 0, run->stop, plan, err));
+    UP_TRY(up_forecast_in_plan(&run->config, &run->machine, &plan->step, run->stop, &own->step_s,
+                               err));
+out:
+    return rc;
+}
+
 // The run's own forecast, and those of its neighbours: for the next run to be held against.
 static enum up_status predict(struct up_training *run, struct up_error *err)
 {
     enum up_status rc = UP_OK;
-    const struct up_forecast *own;
+    struct up_forecast own;
     struct up_ladder_line lines[UP_TECHNIQUE_COUNT];
     int count = 0;
-    UP_TRY(up_forecaster_ask(run->forecaster, &run->config, UP_FORECAST_PLACED, &own, err));
-    store_prediction(run, &run->config, own);
+    UP_TRY(forecast_own(run, &own, err));
+    store_prediction(run, &run->config, &own);
     UP_TRY(up_advise_ladder(run->forecaster, &run->config, lines, &count, err));
     for (int i = 0; i < count; i++)
         store_prediction(run, &lines[i].to.config, lines[i].to.forecast);

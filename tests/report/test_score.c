@@ -235,13 +235,35 @@ static void test_dry_forecasts_cpu(void **state)
     }
 }
 
+// A dry run takes the time that it stores as its forecast: where the plan has its tensors decides
+// that, too.
+static void test_dry_forecasts_itself(void **state)
+{
+    (void)state;
+    static const char *const options[] = {
+        "--model llama3.2-1b --seq 8K --stack upipe --checkpoint attn --upipe 8",
+        "--model llama3-8b --layers 2 --seq 32K --ranks 4 --stack upipe --optimizer host",
+        "--model tiny --seq 2K --ranks 4 --cp 2 --accum 2 --stack offload"};
+    for (int i = 0; i < UP_COUNT(options); i++) {
+        char words[512];
+        snprintf(words, sizeof words, "--device dry --machine h200 --trace run.db %s", options[i]);
+        train(words);
+        json_t *scores = scores_of("score run.db --json"), *time = line_of(scores, "step time");
+        assert_true(json_real_value(json_object_get(time, "measured")) > 0);
+        if (!(fabs(json_real_value(json_object_get(time, "relative"))) < 1e-6))
+            fail_msg("%s: off by %g", options[i],
+                     json_real_value(json_object_get(time, "relative")));
+        json_decref(scores);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, folder_teardown)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_against_another),  TEST(test_against_itself),
-                                       TEST(test_device),           TEST(test_host_of_another_rank),
-                                       TEST(test_cannot_tell),      TEST(test_malformed),
-                                       TEST(test_dry_forecasts_cpu)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_against_another),      TEST(test_against_itself),      TEST(test_device),
+        TEST(test_host_of_another_rank), TEST(test_cannot_tell),         TEST(test_malformed),
+        TEST(test_dry_forecasts_cpu),    TEST(test_dry_forecasts_itself)};
     return cmocka_run_group_tests_name("score", tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@ struct up_store_prediction up_predict(const struct up_config *from, const struct
                                              .host_bytes = forecast->host_bytes,
                                              .phase = forecast->phase,
                                              .step_s = forecast->step_s};
+    if (forecast->depth >= UP_FORECAST_PLANNED) prediction.step_s = forecast->planned_step_s;
     if (forecast->libraries)
         prediction.beside_bytes = up_forecast_device_need(forecast) - forecast->peak_bytes;
     memcpy(prediction.category_bytes, forecast->category, sizeof prediction.category_bytes);

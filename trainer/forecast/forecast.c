@@ -119,13 +119,15 @@ static enum up_status run_step(struct up_dry_rank *dry, int64_t step, double *se
     return rc;
 }
 
+// The heights of the arenas, and a third step in them.
 static enum up_status plan_arenas(struct up_dry_rank *dry, const struct up_step_lives *lives,
                                   struct up_forecast *forecast, struct up_error *err)
 {
+    enum up_status rc = UP_OK;
     struct up_step_plan plan = {0};
-    enum up_status rc = up_step_plan_make(&dry->rank, lives, &plan, err);
     int64_t initial = up_state_device_staging(&dry->trainer.units);
-    for (int space = 0; space < UP_SPACE_COUNT && !rc; space++) {
+    UP_TRY(up_step_plan_make(&dry->rank, lives, &plan, err));
+    for (int space = 0; space < UP_SPACE_COUNT; space++) {
         int64_t height = plan.height[space], kept = dry->kept_high[space];
         if (space == UP_SPACE_DEVICE) {
             if (dry->rehearsal) height = up_max(height, up_rehearsal_bytes(dry->rehearsal));
@@ -133,6 +135,10 @@ static enum up_status plan_arenas(struct up_dry_rank *dry, const struct up_step_
         }
         forecast->arena_bytes[space] = kept + height;
     }
+    UP_TRY(up_rank_use_plan(&dry->rank, &plan, err));
+    UP_TRY(run_step(dry, 2, &forecast->planned_step_s, err));
+out:
+    dry->rank.plan = NULL; // it makes no further step
     up_step_plan_release(&plan);
     return rc;
 }
@@ -142,7 +148,6 @@ static enum up_status plan_arenas(struct up_dry_rank *dry, const struct up_step_
 static enum up_status look_closer(struct up_dry_rank *dry, enum up_forecast_depth depth,
                                   struct up_forecast *forecast, struct up_error *err)
 {
-    enum up_status rc = UP_OK;
     struct up_step_lives lives = {0};
     struct up_lookout lookout = {.event = dry->rank.usage.peak_event[UP_SPACE_DEVICE],
                                  .reached = take_census,
@@ -152,11 +157,10 @@ static enum up_status look_closer(struct up_dry_rank *dry, enum up_forecast_dept
     else
         take_census(&dry->rank, forecast); // what outlives steps is all there ever is
     if (depth >= UP_FORECAST_PLANNED) up_rank_record_lives(&dry->rank, &lives);
-    UP_TRY(run_step(dry, 1, &forecast->step_s, err));
-    if (depth >= UP_FORECAST_PLANNED) UP_TRY(plan_arenas(dry, &lives, forecast, err));
-out:
+    enum up_status rc = run_step(dry, 1, &forecast->step_s, err);
     dry->rank.lookout = NULL;
     up_rank_record_lives(&dry->rank, NULL);
+    if (depth >= UP_FORECAST_PLANNED && !rc) rc = plan_arenas(dry, &lives, forecast, err);
     up_step_lives_release(&lives);
     return rc;
 }
@@ -182,7 +186,8 @@ out:
                                          .beyond = true,
                                          .peak_bytes = unbounded,
                                          .layer = UP_NO_LAYER,
-                                         .step_s = INFINITY};
+                                         .step_s = INFINITY,
+                                         .planned_step_s = INFINITY};
         rc = UP_OK;
     }
     up_dry_rank_close(&dry);
@@ -223,7 +228,8 @@ static enum up_status forecast_fullest(const struct up_config *config, const str
     if (!fullest) return UP_OK;
     UP_TRY(forecast_rank(config, asked, fullest, &other, err));
     int64_t host = up_max(forecast->host_bytes, other.host_bytes);
-    double step_s = forecast->step_s > other.step_s ? forecast->step_s : other.step_s;
+    double step_s = fmax(forecast->step_s, other.step_s);
+    double planned_step_s = fmax(forecast->planned_step_s, other.planned_step_s);
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         int64_t *arena = &forecast->arena_bytes[space], *others = &other.arena_bytes[space];
         *arena = *others = up_max(*arena, *others);
@@ -231,6 +237,7 @@ static enum up_status forecast_fullest(const struct up_config *config, const str
     if (other.peak_bytes > forecast->peak_bytes) *forecast = other;
     forecast->host_bytes = host;
     forecast->step_s = step_s;
+    forecast->planned_step_s = planned_step_s;
 out:
     return rc;
 }
@@ -279,7 +286,9 @@ static enum up_status forecast_accum(const struct up_config *config, const struc
     if (forecast->beyond) goto out;
     fewer.accum = MICRO_BATCHES - 1;
     UP_TRY(forecast_fullest(&fewer, &brief, &one, err));
-    forecast->step_s += (double)beyond * (forecast->step_s - one.step_s);
+    double more_s = (double)beyond * (forecast->step_s - one.step_s);
+    forecast->step_s += more_s;
+    forecast->planned_step_s += more_s;
     add_tokens(config, beyond, forecast);
 out:
     return rc;
@@ -318,6 +327,21 @@ enum up_status up_forecast_make(const struct up_config *config, const struct up_
     forecast->tokens_per_s = tokens / forecast->step_s;
     add_libraries(config, machine, forecast);
 out:
+    return rc;
+}
+
+enum up_status up_forecast_in_plan(const struct up_config *config, const struct up_machine *machine,
+                                   const struct up_step_plan *plan, volatile const int *stop,
+                                   double *step_s, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    struct up_dry_rank dry;
+    UP_TRY(up_dry_rank_open(&dry, config, machine, 0, false, err));
+    dry.trainer.stop = stop;
+    UP_TRY(up_rank_use_plan(&dry.rank, plan, err));
+    UP_TRY(run_step(&dry, 0, step_s, err));
+out:
+    up_dry_rank_close(&dry);
     return rc;
 }
 

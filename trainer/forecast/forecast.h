@@ -49,8 +49,11 @@ struct up_forecast {
     char reached_by[UP_LABEL_TEXT]; // the allocation that made it the highest
     int64_t reached_by_bytes;
 
-    // From UP_FORECAST_PLANNED on: what the planned arenas take, all that outlives steps included.
+    // From UP_FORECAST_PLANNED on: what the planned arenas take, all that outlives steps included;
+    // and step_s with tensors where the plan has them, which decides which stream waits for which.
+    // step_s itself has them where they first fit, and is comparable at all depths.
     int64_t arena_bytes[UP_SPACE_COUNT];
+    double planned_step_s;
 };
 
 /* Once *stop is set it fails, as dry_rank.h says; NULL: nobody stops it. *forecast is then of no
@@ -58,6 +61,11 @@ struct up_forecast {
 enum up_status up_forecast_make(const struct up_config *config, const struct up_machine *machine,
                                 enum up_forecast_depth depth, volatile const int *stop,
                                 struct up_forecast *forecast, struct up_error *err);
+
+/* step_s of rank 0 with its tensors where `plan`, which is of this config, has them. */
+enum up_status up_forecast_in_plan(const struct up_config *config, const struct up_machine *machine,
+                                   const struct up_step_plan *plan, volatile const int *stop,
+                                   double *step_s, struct up_error *err);
 
 /* About as many launches as a micro-batch has, which is what a dry run of it takes time for. */
 double up_config_launches(const struct up_config *config);
