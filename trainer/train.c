@@ -111,8 +111,8 @@ static void store_prediction(const struct up_training *run, const struct up_conf
     up_recorder_predict(run->recorder, &prediction);
 }
 
-// Admission has planned a real run's memory to forecast it. A dry run's plan, which can take longer
-// than all else that it does, is made once, for the forecast and for the run.
+// With its tensors where the run will have them. Admission has planned a real run for its forecast;
+// a dry run's plan is made here, once, for the forecast and for the run.
 static enum up_status forecast_own(struct up_training *run, struct up_forecast *own,
                                    struct up_error *err)
 {
@@ -264,11 +264,10 @@ static enum up_status run_members(struct up_training *run, struct up_error *err)
 /* --- Closing ------------------------------------------------------------------------------------
  */
 
-static void close_member(struct up_member *member)
+static void close_rank(struct up_member *member)
 {
     struct up_error error;
     struct up_seat *seat = member->seat;
-    if (!member->rank.device) return;
     up_device_bind(seat->device);
     // What a group that was given up still has under way must end before its memory goes.
     if (seat->world && up_comm_check(seat->world, &error)) up_seat_leave(seat);
@@ -276,6 +275,11 @@ static void close_member(struct up_member *member)
         up_stream_synchronize(&member->rank, (enum up_stream)stream);
     up_trainer_release(&member->trainer);
     up_rank_release(&member->rank);
+}
+
+static void close_member(struct up_member *member)
+{
+    if (member->rank.device) close_rank(member);
     up_trainer_plan_release(&member->plan);
 }
 
