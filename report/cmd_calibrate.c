@@ -290,7 +290,7 @@ static void emit_value(struct up_emitter *emitter, enum up_machine_figure figure
         up_text_bytes(text, (int64_t)value);
     else
         rate_text(text, sizeof text, value,
-                  figure <= UP_FIGURE_ATTENTION_BACKWARD_64 ? "FLOP" : "B");
+                  figure <= UP_FIGURE_ATTENTION_BACKWARD_OWN_64 ? "FLOP" : "B");
     up_emit_real(emitter, "value", NULL, value);
     up_emit_cell(emitter, "value", text);
 }
@@ -369,6 +369,14 @@ static void emit_calibration(struct up_emitter *emitter, const struct calibratio
     emit_forecast(emitter, c);
 }
 
+// What others' attention takes besides its work, which the run's times do not tell apart.
+static void take_runs(struct calibration *c)
+{
+    double *run_s = c->timed.list.run_s;
+    run_s[UP_COST_ATTENTION_FORWARD] = c->base.of[UP_FIGURE_ATTENTION_FORWARD_RUN];
+    run_s[UP_COST_ATTENTION_BACKWARD] = c->base.of[UP_FIGURE_ATTENTION_BACKWARD_RUN];
+}
+
 static enum up_status learn(struct calibration *c, const char *output, struct up_error *err)
 {
     enum up_status rc = UP_OK;
@@ -379,8 +387,7 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
                        "a step that ended, found none",
                        c->run.path));
     UP_TRY(find_base(c, err));
-    c->timed.list.run_s[UP_COST_ATTENTION_FORWARD] = c->base.of[UP_FIGURE_ATTENTION_FORWARD_RUN];
-    c->timed.list.run_s[UP_COST_ATTENTION_BACKWARD] = c->base.of[UP_FIGURE_ATTENTION_BACKWARD_RUN];
+    if (!c->timed.list.own_attention) take_runs(c);
     UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
     c->machine = c->base;
     if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));

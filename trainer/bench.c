@@ -378,11 +378,18 @@ static double tell_rate(const char *what, double bytes, double seconds)
     return rate;
 }
 
-// Of the model's head_dim.
-static double *attention_figure(const struct bench *bench, struct up_figures *figures,
-                                enum up_machine_figure figure)
+// Attention's rate, of the model's head_dim and by the kernels that do it.
+static void tell_attention(const struct bench *bench, struct up_figures *figures,
+                           const struct up_figures *known, bool backward)
 {
-    return &figures->of[up_figure_of_head_dim(figure, bench->config.model.head_dim)];
+    const struct up_config *config = &bench->config;
+    enum up_machine_figure run =
+        backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN;
+    bool own = config->as == UP_DEVICE_CUDA &&
+               (config->own_attention || !up_attention_on_cudnn(config->model.head_dim));
+    figures->of[up_figure_of_attention(backward, config->model.head_dim, own)] =
+        tell_calls(bench, backward ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD,
+                   own ? 0 : known->of[run]);
 }
 
 // Of copies in one direction, which all ranks made at once and one of them by itself.
@@ -413,10 +420,8 @@ static void tell(const struct bench *bench, struct up_figures *figures,
     figures->of[UP_FIGURE_DEVICE_BYTES] = (double)device->capacity[UP_SPACE_DEVICE];
     figures->of[UP_FIGURE_HOST_BYTES] = (double)device->capacity[UP_SPACE_HOST];
     figures->of[UP_FIGURE_MATMUL] = tell_calls(bench, UP_COST_MATMUL, 0);
-    *attention_figure(bench, figures, UP_FIGURE_ATTENTION_FORWARD) =
-        tell_calls(bench, UP_COST_ATTENTION_FORWARD, known->of[UP_FIGURE_ATTENTION_FORWARD_RUN]);
-    *attention_figure(bench, figures, UP_FIGURE_ATTENTION_BACKWARD) =
-        tell_calls(bench, UP_COST_ATTENTION_BACKWARD, known->of[UP_FIGURE_ATTENTION_BACKWARD_RUN]);
+    tell_attention(bench, figures, known, false);
+    tell_attention(bench, figures, known, true);
     figures->of[UP_FIGURE_MEMORY] =
         tell_rate("memory, read and written", 1.5 * bytes, SLOWEST(bench, memory_s));
     tell_copies(bench, figures, known, UP_FIGURE_TO_HOST, SLOWEST(bench, to_host_s),

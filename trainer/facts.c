@@ -1,4 +1,5 @@
 #include "trainer/facts.h"
+#include "ops/attention.h"
 #include "trainer/forecast/machine.h"
 
 #include <stdio.h>
@@ -49,7 +50,9 @@ static char *config_text(const struct up_about *about)
     json_t *root = json_object();
     int failed = json_object_set_new(root, "config", take_json(up_config_json(about->config)));
     failed |= json_object_set_new(root, "options", options_json(&settled));
-    bool cudnn = about->config->as == UP_DEVICE_CUDA && !about->options->deterministic;
+    const struct up_config *config = about->config;
+    bool cudnn = config->as == UP_DEVICE_CUDA && !config->own_attention &&
+                 up_attention_on_cudnn(config->model.head_dim);
     failed |= json_object_set_new(root, "attention", json_string(cudnn ? "cudnn" : "own"));
     failed |= json_object_set_new(root, "machine", take_json(up_machine_json(about->machine)));
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);

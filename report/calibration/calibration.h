@@ -18,6 +18,7 @@ struct up_timed_list {
     struct up_timed *items;
     int64_t count, capacity;
     int64_t head_dim;                  // of its attention; 0: not known
+    bool own_attention;                // upipe's own kernels did it
     double run_s[UP_COST_CLASS_COUNT]; // of attention: what a run takes besides, known before
 };
 

@@ -70,7 +70,8 @@ struct vote {
 struct lesson {
     const struct alike *alike;
     int64_t count;
-    int64_t head_dim;    // of attention
+    int64_t head_dim; // of attention
+    bool own_attention;
     const double *run_s; // likewise, of each class of kernels
     struct vote *votes;  // room for one of each
     int64_t voted;
@@ -185,9 +186,8 @@ static bool bound_by_memory(const struct lesson *lesson, const struct alike *ali
 static enum up_machine_figure flops_figure(const struct lesson *lesson, int sort)
 {
     if (sort == UP_COST_MATMUL) return UP_FIGURE_MATMUL;
-    return up_figure_of_head_dim(sort == UP_COST_ATTENTION_FORWARD ? UP_FIGURE_ATTENTION_FORWARD
-                                                                   : UP_FIGURE_ATTENTION_BACKWARD,
-                                 lesson->head_dim);
+    return up_figure_of_attention(sort == UP_COST_ATTENTION_BACKWARD, lesson->head_dim,
+                                  lesson->own_attention);
 }
 
 static struct up_rate attention_rate(struct lesson *lesson, int sort, double memory)
@@ -380,6 +380,7 @@ enum up_status up_rates_learn(struct up_timed_list *list, struct up_rates *rates
     struct alike *alike = calloc(room, sizeof *alike);
     struct lesson lesson = {.alike = alike,
                             .head_dim = list->head_dim,
+                            .own_attention = list->own_attention,
                             .run_s = list->run_s,
                             .votes = calloc(room, sizeof *lesson.votes)};
     struct products products = {.items = calloc(room, sizeof *products.items)};

@@ -205,15 +205,23 @@ out:
     return rc;
 }
 
-// From the configuration, which tells it also where its step cannot be run again.
-static enum up_status read_head_dim(const struct up_run *run, int64_t *head_dim,
-                                    struct up_error *err)
+static bool is_word(const json_t *object, const char *key, const char *word)
 {
-    json_t *config;
-    enum up_status rc = up_config_stored(run, &config, err);
-    const json_t *model = json_object_get(json_object_get(config, "config"), "model");
-    *head_dim = json_integer_value(json_object_get(model, "head_dim"));
-    json_decref(config);
+    const char *text = json_string_value(json_object_get(object, key));
+    return text && !strcmp(text, word);
+}
+
+// From the configuration, which tells it also where its step cannot be run again.
+static enum up_status read_attention(const struct up_run *run, struct up_timed_list *list,
+                                     struct up_error *err)
+{
+    json_t *root;
+    enum up_status rc = up_config_stored(run, &root, err);
+    const json_t *config = json_object_get(root, "config");
+    const json_t *head_dim = json_object_get(json_object_get(config, "model"), "head_dim");
+    list->head_dim = json_integer_value(head_dim);
+    list->own_attention = is_word(config, "as", "cuda") && is_word(root, "attention", "own");
+    json_decref(root);
     return rc;
 }
 
@@ -233,7 +241,7 @@ enum up_status up_timed_read(const struct up_run *run, struct up_timed_run *time
     if (!stretch.count || stretch.rank < 0) goto out;
     timed->rank = stretch.rank;
     timed->steps = stretch.count;
-    UP_TRY(read_head_dim(run, &timed->list.head_dim, err));
+    UP_TRY(read_attention(run, &timed->list, err));
     UP_TRY(run_again(run, &stretch, &rerun, timed, err));
     UP_TRY(read_kernels(run, &stretch, &rerun, &timed->list, &timed->bytes_known, err));
     if (!timed->bytes_known) forget_bytes(&timed->list);

@@ -51,6 +51,7 @@ struct up_cost {
     double bytes;     // read and written
     int64_t head_dim; // of attention
     int64_t runs;     // of attention: kernels, one after the other, that it is cut into on a GPU
+    bool own;         // of attention: upipe's own kernels do it on a GPU, whatever was asked for
 };
 
 /* Attention of head_dims up to this one has rates of its own: with fewer operations a score its
@@ -66,12 +67,14 @@ static inline bool up_head_is_narrow(int64_t head_dim)
 /* What a machine can do. 0 means unknown for capacities. Read from trainer/machines/NAME.json. */
 struct up_machine {
     char name[64];
-    int64_t device_bytes, host_bytes;                  // per device; per node
-    double flops[UP_COST_CLASS_COUNT];                 // FLOP/s of the first three
-    double narrow_flops[UP_COST_CLASS_COUNT];          // of attention, narrow heads; 0: flops'
-    double run_s[UP_COST_CLASS_COUNT];                 // of attention: what each run takes besides
-    double memory_bytes_per_s;                         // device memory
-    double pace[UP_COST_CLASS_COUNT];                  // bytes/s of a class; 0: memory's
+    int64_t device_bytes, host_bytes;             // per device; per node
+    double flops[UP_COST_CLASS_COUNT];            // FLOP/s of the first three
+    double narrow_flops[UP_COST_CLASS_COUNT];     // of attention, narrow heads; 0: flops'
+    double own_flops[UP_COST_CLASS_COUNT];        // of attention by upipe's own kernels, of
+    double own_narrow_flops[UP_COST_CLASS_COUNT]; // narrow heads likewise; 0: as of others
+    double run_s[UP_COST_CLASS_COUNT]; // of attention by others: what each run takes besides
+    double memory_bytes_per_s;         // device memory
+    double pace[UP_COST_CLASS_COUNT];  // bytes/s of a class; 0: memory's
     double to_host_bytes_per_s, from_host_bytes_per_s; // per device
     double node_to_host_bytes_per_s;                   // of all devices of a node; 0: no less
     double node_from_host_bytes_per_s;

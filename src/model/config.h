@@ -1,6 +1,6 @@
 /* The run config: everything that the step's list of allocations depends on (docs/design.md, "the
- * exactness contract"), and nothing else. Each technique is a number whose degenerate value is the
- * plain computation. */
+ * exactness contract"), and nothing else but own_attention. Each technique is a number whose
+ * degenerate value is the plain computation. */
 #ifndef UP_MODEL_CONFIG_H
 #define UP_MODEL_CONFIG_H
 
@@ -26,6 +26,8 @@ struct up_config {
     int64_t upipe;         // query heads per stage over the cp group; 0: off, all of them
     int64_t active_layers; // the first so many blocks are computed; 0: all. For measuring: the
                            // state of all of them is there
+    bool own_attention; // upipe's own kernels alone do attention: of weight for time, not for the
+                        // list nor its hash
 };
 
 static inline int64_t up_config_ranks(const struct up_config *config)

@@ -8,6 +8,10 @@
 /* head_dim on cuda: at most, and a multiple of. */
 enum { UP_ATTENTION_CUDA_WIDTH = 256, UP_ATTENTION_CUDA_STEP = 8 };
 
+/* Of which head_dims cuDNN does attention on cuda, where it is there; upipe's own kernels do the
+ * others, and all that has to come out the same twice. */
+bool up_attention_on_cudnn(int64_t head_dim);
+
 /* Causal grouped-query attention over whole sequences, flash style: no [seq, seq] buffer (Dao et
  * al. 2022). Query head h attends with KV head (first_head_in_group + h) / group. Scores are scaled
  * by 1 / sqrt(head_dim). */

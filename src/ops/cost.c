@@ -88,6 +88,11 @@ static double statistic_bytes(const struct up_attention_shape *s)
     return 4 * (double)s->batch * (double)s->heads * (double)s->seq;
 }
 
+bool up_attention_on_cudnn(int64_t head_dim)
+{
+    return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+
 /* Two products over the half of [seq, seq] that is not masked. */
 static double forward_flops(const struct up_attention_shape *s)
 {
@@ -104,6 +109,7 @@ struct up_cost up_cost_attention_forward(const struct up_attention_forward_args 
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
         .head_dim = s->head_dim,
         .runs = up_attention_forward_runs(s),
+        .own = !up_attention_fits_cudnn(s),
     };
 }
 
@@ -119,6 +125,7 @@ struct up_cost up_cost_attention_backward(const struct up_attention_backward_arg
         .bytes = elements * up_dtype_bytes[a->dtype] + statistic_bytes(s),
         .head_dim = s->head_dim,
         .runs = up_attention_backward_runs(s),
+        .own = !up_attention_fits_cudnn(s),
     };
 }
 

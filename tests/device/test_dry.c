@@ -43,7 +43,8 @@ static void test_rates(void **state)
     up_device_destroy(device);
 }
 
-// Narrow heads go at their own rate where the machine has one; what is no attention never does.
+// Narrow heads go at their own rate where the machine has one, and so does what upipe's own kernels
+// have to do; what is no attention never does.
 static void test_head_dims(void **state)
 {
     (void)state;
@@ -52,19 +53,31 @@ static void test_head_dims(void **state)
         enum up_cost_class class;
         int64_t head_dim;
         double seconds;
-    } rows[] = {{5e11, UP_COST_ATTENTION_FORWARD, 128, 1}, {5e11, UP_COST_ATTENTION_FORWARD, 96, 1},
-                {5e11, UP_COST_ATTENTION_FORWARD, 64, 2},  {5e11, UP_COST_ATTENTION_FORWARD, 16, 2},
-                {5e11, UP_COST_ATTENTION_BACKWARD, 64, 4}, {5e11, UP_COST_MATMUL, 0, 1},
-                {0, UP_COST_ATTENTION_FORWARD, 64, 1},     {0, UP_COST_ATTENTION_BACKWARD, 64, 4}};
+        bool own;
+    } rows[] = {{5e11, UP_COST_ATTENTION_FORWARD, 128, 1, false},
+                {5e11, UP_COST_ATTENTION_FORWARD, 96, 1, false},
+                {5e11, UP_COST_ATTENTION_FORWARD, 64, 2, false},
+                {5e11, UP_COST_ATTENTION_FORWARD, 16, 2, false},
+                {5e11, UP_COST_ATTENTION_BACKWARD, 64, 4, false},
+                {5e11, UP_COST_MATMUL, 0, 1, false},
+                {0, UP_COST_ATTENTION_FORWARD, 64, 1, false},
+                {0, UP_COST_ATTENTION_BACKWARD, 64, 4, false},
+                {5e11, UP_COST_ATTENTION_FORWARD, 32, 20, true},
+                {5e11, UP_COST_ATTENTION_FORWARD, 256, 10, true},
+                {0, UP_COST_ATTENTION_BACKWARD, 32, 4, true}};
     for (int i = 0; i < UP_COUNT(rows); i++) {
         struct up_error error = {0};
         const struct up_machine machine = {
             .name = "test",
             .flops = {1e12, 1e12, 2.5e11},
             .narrow_flops = {[UP_COST_ATTENTION_FORWARD] = rows[i].narrow},
+            .own_flops = {[UP_COST_ATTENTION_FORWARD] = 1e11},
+            .own_narrow_flops = {[UP_COST_ATTENTION_FORWARD] = 5e10},
             .memory_bytes_per_s = 1e12};
-        const struct up_cost cost = {
-            .class = rows[i].class, .flops = 1e12, .head_dim = rows[i].head_dim};
+        const struct up_cost cost = {.class = rows[i].class,
+                                     .flops = 1e12,
+                                     .head_dim = rows[i].head_dim,
+                                     .own = rows[i].own};
         struct up_device *device = up_device_dry_create(UP_DEVICE_CUDA, &machine, &error);
         assert_non_null(device);
         struct up_interval ran =

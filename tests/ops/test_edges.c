@@ -184,6 +184,11 @@ static void test_costs(void **state)
     assert_true(backward.class == UP_COST_ATTENTION_BACKWARD && backward.head_dim == 64);
     assert_true(backward.flops == 2.5 * cost.flops);
     assert_true(cost.runs == 2 && backward.runs == 2); // one for each sequence
+    assert_true(!cost.own && !backward.own);
+    shape.head_dim = 48; // which cuDNN does not serve
+    assert_true(up_cost_attention_forward(
+                    &(struct up_attention_forward_args){.shape = shape, .dtype = UP_BF16})
+                    .own);
 
     cost = up_cost_adamw(&(struct up_adamw_args){.count = 10});
     assert_true(cost.class == UP_COST_ADAMW && cost.flops == 0 && cost.bytes == 280);

@@ -282,17 +282,22 @@ static void test_dry_gives_its_machine(void **state)
     static const struct {
         const char *machine, *options;
         bool links, host, narrow; // host: of a device; of 8 ranks' copies the node's is learnt
+        bool own;
     } rows[] = {
         {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 8 --stack upipe", true, false,
-         false},
+         false, false},
         {"h100-80g-x8", "--model llama3.2-1b --layers 3 --seq 32K --stack checkpoint", false, false,
-         true},
-        {"h200", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true},
-        {"generic", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true},
-        {"generic", "--model qwen3-4b --layers 2 --seq 64K --ranks 4 --stack offload", true, true,
-         false},
-        {"paces.json", "--model llama3-8b --layers 2 --seq 128K --ranks 2 --stack upipe", true,
          true, false},
+        {"h200", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true, false},
+        {"h200", "--model llama3.2-1b --layers 3 --seq 16K --deterministic", false, false, true,
+         true},
+        {"h200", "--model llama3-8b --layers 2 --seq 128K --ranks 2 --stack upipe --deterministic",
+         true, true, false, true},
+        {"generic", "--model llama3.2-1b --layers 3 --seq 16K", false, false, true, false},
+        {"generic", "--model qwen3-4b --layers 2 --seq 64K --ranks 4 --stack offload", true, true,
+         false, false},
+        {"paces.json", "--model llama3-8b --layers 2 --seq 128K --ranks 2 --stack upipe", true,
+         true, false, false},
     };
     write_paces();
     for (int i = 0; i < UP_COUNT(rows); i++) {
@@ -314,10 +319,11 @@ static void test_dry_gives_its_machine(void **state)
         static const char *const always[] = {"matmul_flops_per_s", "memory_bytes_per_s",
                                              "launch_s"};
         for (int f = 0; f < UP_COUNT(always); f++) assert_true(is_learnt(root, always[f]));
-        const char *by_head_dim[2] = {"attention_forward_flops_per_s",
-                                      "attention_forward_64_flops_per_s"};
-        assert_true(is_learnt(root, by_head_dim[rows[i].narrow]));
-        if (rows[i].narrow) assert_false(is_learnt(root, by_head_dim[0]));
+        const char *attention =
+            up_figure_name(up_figure_of_attention(false, rows[i].narrow ? 64 : 128, rows[i].own));
+        assert_true(is_learnt(root, attention));
+        if (rows[i].narrow || rows[i].own)
+            assert_false(is_learnt(root, "attention_forward_flops_per_s"));
         assert_int_equal(is_learnt(root, "link_bytes_per_s"), rows[i].links);
         assert_int_equal(is_learnt(root, "to_host_bytes_per_s"), rows[i].host);
         if (i == 0) assert_true(is_learnt(root, "node_to_host_bytes_per_s"));

@@ -106,25 +106,34 @@ static void test_stored(void **state)
     for (int i = 0; i < UP_COUNT(others); i++) assert_false(is_stored(others[i], &found));
 }
 
-// Attention's figures by head_dim, and one from the other.
-static void test_head_dims(void **state)
+// Attention's figures by head_dim and by whose kernels do it, and one from the other.
+static void test_attention(void **state)
 {
     (void)state;
+    static const struct {
+        bool backward, own;
+        enum up_machine_figure wide, narrow;
+    } rows[] = {
+        {false, false, UP_FIGURE_ATTENTION_FORWARD, UP_FIGURE_ATTENTION_FORWARD_64},
+        {true, false, UP_FIGURE_ATTENTION_BACKWARD, UP_FIGURE_ATTENTION_BACKWARD_64},
+        {false, true, UP_FIGURE_ATTENTION_FORWARD_OWN, UP_FIGURE_ATTENTION_FORWARD_OWN_64},
+        {true, true, UP_FIGURE_ATTENTION_BACKWARD_OWN, UP_FIGURE_ATTENTION_BACKWARD_OWN_64}};
+    static const int64_t wide_ones[] = {0, 65, 96, 128, 256}, narrow_ones[] = {1, 16, 64};
+    int paired = 0;
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        bool backward = rows[i].backward, own = rows[i].own;
+        for (int j = 0; j < UP_COUNT(wide_ones); j++)
+            assert_int_equal(up_figure_of_attention(backward, wide_ones[j], own), rows[i].wide);
+        for (int j = 0; j < UP_COUNT(narrow_ones); j++)
+            assert_int_equal(up_figure_of_attention(backward, narrow_ones[j], own), rows[i].narrow);
+        assert_int_equal(up_figure_twin(rows[i].wide), rows[i].narrow);
+        assert_int_equal(up_figure_twin(rows[i].narrow), rows[i].wide);
+    }
+    for (int i = 0; i < UP_FIGURE_COUNT; i++)
+        paired += up_figure_twin((enum up_machine_figure)i) < UP_FIGURE_COUNT;
+    assert_int_equal(paired, 2 * UP_COUNT(rows));
     enum up_machine_figure forward = UP_FIGURE_ATTENTION_FORWARD;
     enum up_machine_figure narrow = UP_FIGURE_ATTENTION_FORWARD_64;
-    static const int64_t wide_ones[] = {0, 65, 96, 128, 256}, narrow_ones[] = {1, 16, 64};
-    for (int i = 0; i < UP_COUNT(wide_ones); i++)
-        assert_int_equal(up_figure_of_head_dim(forward, wide_ones[i]), forward);
-    for (int i = 0; i < UP_COUNT(narrow_ones); i++)
-        assert_int_equal(up_figure_of_head_dim(forward, narrow_ones[i]), narrow);
-    assert_int_equal(up_figure_of_head_dim(UP_FIGURE_ATTENTION_BACKWARD, 64),
-                     UP_FIGURE_ATTENTION_BACKWARD_64);
-    for (int i = 0; i < UP_FIGURE_COUNT; i++) {
-        enum up_machine_figure twin = up_figure_twin((enum up_machine_figure)i);
-        bool attention = i >= UP_FIGURE_ATTENTION_FORWARD && i <= UP_FIGURE_ATTENTION_BACKWARD_64;
-        assert_int_equal(twin < UP_FIGURE_COUNT, attention);
-        if (attention) assert_int_equal(up_figure_twin(twin), i);
-    }
     struct up_figures known = {
         .of = {[UP_FIGURE_ATTENTION_FORWARD] = 500, [UP_FIGURE_ATTENTION_FORWARD_64] = 400}};
     assert_true(up_figure_by_twin(&known, narrow, 250) == 200);
@@ -166,6 +175,42 @@ static void test_copies(void **state)
             if (told.device != rows[i].device || told.node != rows[i].node)
                 fail_msg("row %d: %g and %g", i, told.device, told.node);
         }
+}
+
+// A config of upipe's own kernels goes by their rates, as far as the machine has them, and is not
+// cut into runs.
+static void test_own_attention(void **state)
+{
+    (void)state;
+    static const struct {
+        bool own;
+        int64_t head_dim;
+        double own_rate, own_narrow, seconds;
+    } rows[] = {{false, 128, 1e11, 5e10, 2}, {false, 64, 1e11, 5e10, 3},
+                {true, 128, 1e11, 5e10, 10}, {true, 64, 1e11, 5e10, 20},
+                {true, 64, 1e11, 0, 10},     {true, 128, 0, 0, 1},
+                {true, 64, 0, 0, 2},         {true, 64, 0, 5e10, 20}};
+    for (int i = 0; i < UP_COUNT(rows) * 2; i++) {
+        struct up_error err = {0};
+        enum up_cost_class class = i % 2 ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD;
+        struct up_machine machine = {.name = "m", .memory_bytes_per_s = 1e12};
+        machine.flops[class] = 1e12;
+        machine.narrow_flops[class] = 5e11;
+        machine.own_flops[class] = rows[i / 2].own_rate;
+        machine.own_narrow_flops[class] = rows[i / 2].own_narrow;
+        machine.run_s[class] = 0.25;
+        struct up_config config = {
+            .cp = 1, .dp = 1, .as = UP_DEVICE_CUDA, .own_attention = rows[i / 2].own};
+        struct up_cost cost = {
+            .class = class, .flops = 1e12, .head_dim = rows[i / 2].head_dim, .runs = 4};
+        struct up_device *device = up_machine_dry_device(&machine, &config, &err);
+        assert_non_null(device);
+        struct up_interval ran =
+            device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost);
+        if (ran.end_ns != (int64_t)(rows[i / 2].seconds * 1e9))
+            fail_msg("row %d: %lld ns", i / 2, (long long)ran.end_ns);
+        up_device_destroy(device);
+    }
 }
 
 // The devices of a node share what it can copy, those of other nodes do not.
@@ -214,10 +259,12 @@ static void test_without_head_dims(void **state)
     struct up_error err = {0};
     struct up_figures figures = some_figures(), found;
     char text[8192], *at, *end;
-    figures.of[UP_FIGURE_ATTENTION_FORWARD_64] = figures.of[UP_FIGURE_ATTENTION_BACKWARD_64] = 0;
+    for (int i = UP_FIGURE_ATTENTION_FORWARD_64; i <= UP_FIGURE_ATTENTION_BACKWARD_OWN_64; i++)
+        figures.of[i] = 0;
     assert_int_equal(write_to("old.json", &figures, &err), UP_OK);
     file_read("old.json", text, sizeof text);
     assert_null(strstr(text, "_64_"));
+    assert_null(strstr(text, "_own_"));
     assert_int_equal(up_figures_find("old.json", &found, &err), UP_OK);
     expect_same(&figures, &found);
     struct up_machine machine;
@@ -318,7 +365,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_of_a_device),
                                        TEST(test_read_back),
                                        TEST(test_stored),
-                                       cmocka_unit_test(test_head_dims),
+                                       cmocka_unit_test(test_attention),
+                                       cmocka_unit_test(test_own_attention),
                                        cmocka_unit_test(test_copies),
                                        cmocka_unit_test(test_neighbours),
                                        TEST(test_without_head_dims),

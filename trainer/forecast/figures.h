@@ -13,6 +13,10 @@ enum up_machine_figure {
     UP_FIGURE_ATTENTION_BACKWARD,
     UP_FIGURE_ATTENTION_FORWARD_64, // of narrow heads (UP_NARROW_HEAD_DIM); 0: as of the others
     UP_FIGURE_ATTENTION_BACKWARD_64,
+    UP_FIGURE_ATTENTION_FORWARD_OWN, // by upipe's own kernels; 0: as by others
+    UP_FIGURE_ATTENTION_BACKWARD_OWN,
+    UP_FIGURE_ATTENTION_FORWARD_OWN_64,
+    UP_FIGURE_ATTENTION_BACKWARD_OWN_64,
     UP_FIGURE_MEMORY, // bytes/s
     UP_FIGURE_TO_HOST,
     UP_FIGURE_FROM_HOST,
@@ -45,9 +49,9 @@ struct up_figures {
     double of[UP_FIGURE_COUNT];
 };
 
-/* `attention`, UP_FIGURE_ATTENTION_FORWARD or BACKWARD, or its narrow twin: which this head_dim
- * goes by. 0, where it is not known, by the first. */
-enum up_machine_figure up_figure_of_head_dim(enum up_machine_figure attention, int64_t head_dim);
+/* Which figure attention of this head_dim goes by, by upipe's `own` kernels or by others. Where a
+ * machine has 0 for it, narrow heads go by what others do, and the own kernels by the others'. */
+enum up_machine_figure up_figure_of_attention(bool backward, int64_t head_dim, bool own);
 /* The same of the head_dims that `figure` is not of; UP_FIGURE_COUNT for all but attention's. */
 enum up_machine_figure up_figure_twin(enum up_machine_figure figure);
 /* A figure of attention that was not measured, from its twin, which was: in the ratio that the two

@@ -36,8 +36,7 @@ static const struct figure {
     {                                                                                              \
         name, offsetof(struct up_machine, field), false, false                                     \
     }
-#define NARROW(name, class) OPTIONAL(name "_64_flops_per_s", narrow_flops[class])
-#define PACE(name, class)   OPTIONAL(name "_bytes_per_s", pace[class])
+#define PACE(name, class) OPTIONAL(name "_bytes_per_s", pace[class])
     [UP_FIGURE_DEVICE_BYTES] = BYTES(device_bytes),
     [UP_FIGURE_HOST_BYTES] = BYTES(host_bytes),
     [UP_FIGURE_MATMUL] = RATE("matmul_flops_per_s", flops[UP_COST_MATMUL]),
@@ -45,8 +44,18 @@ static const struct figure {
         RATE("attention_forward_flops_per_s", flops[UP_COST_ATTENTION_FORWARD]),
     [UP_FIGURE_ATTENTION_BACKWARD] =
         RATE("attention_backward_flops_per_s", flops[UP_COST_ATTENTION_BACKWARD]),
-    [UP_FIGURE_ATTENTION_FORWARD_64] = NARROW("attention_forward", UP_COST_ATTENTION_FORWARD),
-    [UP_FIGURE_ATTENTION_BACKWARD_64] = NARROW("attention_backward", UP_COST_ATTENTION_BACKWARD),
+    [UP_FIGURE_ATTENTION_FORWARD_64] =
+        OPTIONAL("attention_forward_64_flops_per_s", narrow_flops[UP_COST_ATTENTION_FORWARD]),
+    [UP_FIGURE_ATTENTION_BACKWARD_64] =
+        OPTIONAL("attention_backward_64_flops_per_s", narrow_flops[UP_COST_ATTENTION_BACKWARD]),
+    [UP_FIGURE_ATTENTION_FORWARD_OWN] =
+        OPTIONAL("attention_forward_own_flops_per_s", own_flops[UP_COST_ATTENTION_FORWARD]),
+    [UP_FIGURE_ATTENTION_BACKWARD_OWN] =
+        OPTIONAL("attention_backward_own_flops_per_s", own_flops[UP_COST_ATTENTION_BACKWARD]),
+    [UP_FIGURE_ATTENTION_FORWARD_OWN_64] = OPTIONAL("attention_forward_own_64_flops_per_s",
+                                                    own_narrow_flops[UP_COST_ATTENTION_FORWARD]),
+    [UP_FIGURE_ATTENTION_BACKWARD_OWN_64] = OPTIONAL("attention_backward_own_64_flops_per_s",
+                                                     own_narrow_flops[UP_COST_ATTENTION_BACKWARD]),
     [UP_FIGURE_MEMORY] = RATE("memory_bytes_per_s", memory_bytes_per_s),
     [UP_FIGURE_TO_HOST] = RATE("to_host_bytes_per_s", to_host_bytes_per_s),
     [UP_FIGURE_FROM_HOST] = RATE("from_host_bytes_per_s", from_host_bytes_per_s),
@@ -74,7 +83,6 @@ static const struct figure {
 #undef BYTES
 #undef RATE
 #undef OPTIONAL
-#undef NARROW
 #undef PACE
 };
 static_assert(UP_NARROW_HEAD_DIM == 64, "which machine files say in the names of figures");
@@ -89,25 +97,26 @@ const char *up_figure_name(enum up_machine_figure figure)
     return figures[figure].name;
 }
 
-enum up_machine_figure up_figure_of_head_dim(enum up_machine_figure attention, int64_t head_dim)
+enum up_machine_figure up_figure_of_attention(bool backward, int64_t head_dim, bool own)
 {
-    return up_head_is_narrow(head_dim) ? up_figure_twin(attention) : attention;
+    enum up_machine_figure wide =
+        own        ? backward ? UP_FIGURE_ATTENTION_BACKWARD_OWN : UP_FIGURE_ATTENTION_FORWARD_OWN
+        : backward ? UP_FIGURE_ATTENTION_BACKWARD
+                   : UP_FIGURE_ATTENTION_FORWARD;
+    return up_head_is_narrow(head_dim) ? up_figure_twin(wide) : wide;
 }
 
 enum up_machine_figure up_figure_twin(enum up_machine_figure figure)
 {
-    switch (figure) {
-    case UP_FIGURE_ATTENTION_FORWARD:
-        return UP_FIGURE_ATTENTION_FORWARD_64;
-    case UP_FIGURE_ATTENTION_BACKWARD:
-        return UP_FIGURE_ATTENTION_BACKWARD_64;
-    case UP_FIGURE_ATTENTION_FORWARD_64:
-        return UP_FIGURE_ATTENTION_FORWARD;
-    case UP_FIGURE_ATTENTION_BACKWARD_64:
-        return UP_FIGURE_ATTENTION_BACKWARD;
-    default:
-        return UP_FIGURE_COUNT;
-    }
+    static const enum up_machine_figure pairs[][2] = {
+        {UP_FIGURE_ATTENTION_FORWARD, UP_FIGURE_ATTENTION_FORWARD_64},
+        {UP_FIGURE_ATTENTION_BACKWARD, UP_FIGURE_ATTENTION_BACKWARD_64},
+        {UP_FIGURE_ATTENTION_FORWARD_OWN, UP_FIGURE_ATTENTION_FORWARD_OWN_64},
+        {UP_FIGURE_ATTENTION_BACKWARD_OWN, UP_FIGURE_ATTENTION_BACKWARD_OWN_64}};
+    for (int i = 0; i < UP_COUNT(pairs); i++)
+        for (int j = 0; j < 2; j++)
+            if (pairs[i][j] == figure) return pairs[i][1 - j];
+    return UP_FIGURE_COUNT;
 }
 
 double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure, double twin)
@@ -317,6 +326,25 @@ static double shared(double alone, double node, int64_t devices)
     return node > 0 ? fmin(alone, node / (double)devices) : alone;
 }
 
+static double first_known(double a, double b, double c)
+{
+    return a > 0 ? a : b > 0 ? b : c;
+}
+
+// A machine whose attention upipe's own kernels do.
+static void use_own_attention(struct up_machine *m)
+{
+    static const enum up_cost_class both[] = {UP_COST_ATTENTION_FORWARD,
+                                              UP_COST_ATTENTION_BACKWARD};
+    for (int i = 0; i < UP_COUNT(both); i++) {
+        enum up_cost_class class = both[i];
+        m->narrow_flops[class] =
+            first_known(m->own_narrow_flops[class], m->own_flops[class], m->narrow_flops[class]);
+        m->flops[class] = first_known(m->own_flops[class], m->flops[class], 0);
+        m->run_s[class] = 0;
+    }
+}
+
 struct up_device *up_machine_dry_device(const struct up_machine *machine,
                                         const struct up_config *config, struct up_error *err)
 {
@@ -325,6 +353,7 @@ struct up_device *up_machine_dry_device(const struct up_machine *machine,
     m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
     m.from_host_bytes_per_s =
         shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
+    if (config->own_attention) use_own_attention(&m);
     return up_device_dry_create(config->as, &m, err);
 }
 

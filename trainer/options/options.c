@@ -482,8 +482,10 @@ enum up_status up_train_options_resolve(const struct up_train_options *options,
 {
     enum up_status rc = UP_OK;
     int rung = options->stack < 0 ? RUNG_NONE : options->stack;
-    *config =
-        (struct up_config){.seq = options->seq, .batch = options->batch, .accum = options->accum};
+    *config = (struct up_config){.seq = options->seq,
+                                 .batch = options->batch,
+                                 .accum = options->accum,
+                                 .own_attention = options->deterministic};
     UP_TRY(resolve_kind(options, config, err));
     const char *name = model_name(options);
     UP_TRY(

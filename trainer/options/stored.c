@@ -155,6 +155,7 @@ enum up_status up_stored_run_read(const char *text, const char *source, struct u
         up_error_prefix(err, "%s: its config", source);
         UP_TRY(UP_USAGE);
     }
+    run->config.own_attention = run->options.deterministic;
     if (!up_config_can_be_forecast(&run->config))
         UP_TRY(up_fail(err, UP_USAGE, "%s: its steps have too many operations to be run again",
                        source));

@@ -62,11 +62,16 @@ static double pace_of(const struct up_machine *machine, enum up_cost_class class
     return machine->pace[class] > 0 ? machine->pace[class] : machine->memory_bytes_per_s;
 }
 
-// FLOP/s; 0 where only bytes count.
+// FLOP/s; 0 where only bytes count. The nearest to the work that the machine has.
 static double rate_of(const struct up_machine *machine, const struct up_cost *cost)
 {
-    double narrow = machine->narrow_flops[cost->class];
-    return narrow > 0 && up_head_is_narrow(cost->head_dim) ? narrow : machine->flops[cost->class];
+    bool narrow = up_head_is_narrow(cost->head_dim);
+    enum up_cost_class class = cost->class;
+    if (cost->own && narrow && machine->own_narrow_flops[class] > 0)
+        return machine->own_narrow_flops[class];
+    if (cost->own && machine->own_flops[class] > 0) return machine->own_flops[class];
+    if (narrow && machine->narrow_flops[class] > 0) return machine->narrow_flops[class];
+    return machine->flops[class];
 }
 
 static struct up_interval launch(struct up_device *device, enum up_stream stream, union up_call run,
@@ -79,7 +84,7 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     double rate = rate_of(machine, cost);
     double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
-    double runs_s = (double)cost->runs * machine->run_s[cost->class];
+    double runs_s = cost->own ? 0 : (double)cost->runs * machine->run_s[cost->class];
     return advance(dry_of(device), stream, (bytes_s > flops_s ? bytes_s : flops_s) + runs_s);
 }
 

@@ -126,9 +126,8 @@ static inline bool up_attention_spans_too_far(const struct up_attention_shape *s
  * fp32 number per query row. */
 static inline bool up_attention_fits_cudnn(const struct up_attention_shape *s)
 {
-    bool width = s->head_dim == 64 || s->head_dim == 96 || s->head_dim == 128;
-    return width && s->seq >= 64 && s->seq * s->head_dim <= INT32_MAX &&
-           s->kv_heads * s->head_dim < 1 << 16;
+    return up_attention_on_cudnn(s->head_dim) && s->seq >= 64 &&
+           s->seq * s->head_dim <= INT32_MAX && s->kv_heads * s->head_dim < 1 << 16;
 }
 
 static inline int64_t up_attention_take(struct up_attention_scratch *scratch, int64_t bytes)
