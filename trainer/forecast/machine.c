@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,56 +94,6 @@ bool up_figure_is_whole(enum up_machine_figure figure)
 const char *up_figure_name(enum up_machine_figure figure)
 {
     return figures[figure].name;
-}
-
-enum up_machine_figure up_figure_of_attention(bool backward, int64_t head_dim, bool own)
-{
-    enum up_machine_figure wide =
-        own        ? backward ? UP_FIGURE_ATTENTION_BACKWARD_OWN : UP_FIGURE_ATTENTION_FORWARD_OWN
-        : backward ? UP_FIGURE_ATTENTION_BACKWARD
-                   : UP_FIGURE_ATTENTION_FORWARD;
-    return up_head_is_narrow(head_dim) ? up_figure_twin(wide) : wide;
-}
-
-enum up_machine_figure up_figure_twin(enum up_machine_figure figure)
-{
-    static const enum up_machine_figure pairs[][2] = {
-        {UP_FIGURE_ATTENTION_FORWARD, UP_FIGURE_ATTENTION_FORWARD_64},
-        {UP_FIGURE_ATTENTION_BACKWARD, UP_FIGURE_ATTENTION_BACKWARD_64},
-        {UP_FIGURE_ATTENTION_FORWARD_OWN, UP_FIGURE_ATTENTION_FORWARD_OWN_64},
-        {UP_FIGURE_ATTENTION_BACKWARD_OWN, UP_FIGURE_ATTENTION_BACKWARD_OWN_64}};
-    for (int i = 0; i < UP_COUNT(pairs); i++)
-        for (int j = 0; j < 2; j++)
-            if (pairs[i][j] == figure) return pairs[i][1 - j];
-    return UP_FIGURE_COUNT;
-}
-
-double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure, double twin)
-{
-    double here = known->of[figure], there = known->of[up_figure_twin(figure)];
-    double value = twin * here / (there > 0 ? there : here);
-    return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
-}
-
-enum up_machine_figure up_figure_of_node(enum up_machine_figure figure)
-{
-    return figure == UP_FIGURE_TO_HOST ? UP_FIGURE_NODE_TO_HOST : UP_FIGURE_NODE_FROM_HOST;
-}
-
-// The node's is told where it is what held them up, and where it is more than was known.
-struct up_copy_figures up_figures_of_copies(const struct up_figures *known,
-                                            enum up_machine_figure figure, double rate,
-                                            double alone, int64_t devices)
-{
-    static const double near = 0.95;
-    double device = known->of[figure], node = known->of[up_figure_of_node(figure)];
-    double all = rate * (double)devices;
-    bool held_up = devices > 1 &&
-                   (alone > 0 ? rate < near * alone : node > 0 && node / (double)devices < device);
-    struct up_copy_figures told = {.device = alone};
-    if (!(alone > 0) && (!held_up || rate > device)) told.device = rate;
-    if (held_up || (node > 0 && all > node)) told.node = all;
-    return told;
 }
 
 static void set_figure(struct up_machine *machine, const struct figure *figure, double value)
@@ -318,43 +267,6 @@ void up_machine_take_json(struct up_machine *machine, const json_t *object)
         else
             *(double *)field = number;
     }
-}
-
-// Each device at its own pace, or at its share of what the node's together get.
-static double shared(double alone, double node, int64_t devices)
-{
-    return node > 0 ? fmin(alone, node / (double)devices) : alone;
-}
-
-static double first_known(double a, double b, double c)
-{
-    return a > 0 ? a : b > 0 ? b : c;
-}
-
-// A machine whose attention upipe's own kernels do.
-static void use_own_attention(struct up_machine *m)
-{
-    static const enum up_cost_class both[] = {UP_COST_ATTENTION_FORWARD,
-                                              UP_COST_ATTENTION_BACKWARD};
-    for (int i = 0; i < UP_COUNT(both); i++) {
-        enum up_cost_class class = both[i];
-        m->narrow_flops[class] =
-            first_known(m->own_narrow_flops[class], m->own_flops[class], m->narrow_flops[class]);
-        m->flops[class] = first_known(m->own_flops[class], m->flops[class], 0);
-        m->run_s[class] = 0;
-    }
-}
-
-struct up_device *up_machine_dry_device(const struct up_machine *machine,
-                                        const struct up_config *config, struct up_error *err)
-{
-    struct up_machine m = *machine;
-    int64_t devices = up_machine_neighbours(machine, up_config_ranks(config));
-    m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
-    m.from_host_bytes_per_s =
-        shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
-    if (config->own_attention) use_own_attention(&m);
-    return up_device_dry_create(config->as, &m, err);
 }
 
 char *up_machine_json(const struct up_machine *machine)
