@@ -88,6 +88,34 @@ static void test_head_dims(void **state)
     }
 }
 
+// Which kernels do it on a GPU, and in how many runs, is nothing to a processor.
+static void test_cpu_has_no_kernels(void **state)
+{
+    (void)state;
+    const struct up_machine machine = {.name = "test",
+                                       .flops = {[UP_COST_ATTENTION_FORWARD] = 1e12},
+                                       .own_flops = {[UP_COST_ATTENTION_FORWARD] = 1e11},
+                                       .run_s = {[UP_COST_ATTENTION_FORWARD] = 1},
+                                       .memory_bytes_per_s = 1e12};
+    static const int64_t seconds[2][2] = {{1, 1}, {4, 10}}; // of others' kernels, of its own
+    for (int i = 0; i < 4; i++) {
+        struct up_error error = {0};
+        const struct up_cost cost = {.class = UP_COST_ATTENTION_FORWARD,
+                                     .flops = 1e12,
+                                     .head_dim = 128,
+                                     .runs = 3,
+                                     .own = i % 2};
+        struct up_device *device =
+            up_device_dry_create(i / 2 ? UP_DEVICE_CUDA : UP_DEVICE_CPU, &machine, &error);
+        assert_non_null(device);
+        assert_int_equal(
+            device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost)
+                .end_ns,
+            seconds[i / 2][i % 2] * 1000000000);
+        up_device_destroy(device);
+    }
+}
+
 // A run of attention takes something whatever its work, of each class its own.
 static void test_runs(void **state)
 {

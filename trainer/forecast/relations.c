@@ -96,6 +96,6 @@ struct up_device *up_machine_dry_device(const struct up_machine *machine,
     m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
     m.from_host_bytes_per_s =
         shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
-    if (config->own_attention) use_own_attention(&m);
+    if (config->own_attention && config->as == UP_DEVICE_CUDA) use_own_attention(&m);
     return up_device_dry_create(config->as, &m, err);
 }

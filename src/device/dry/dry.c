@@ -63,13 +63,13 @@ static double pace_of(const struct up_machine *machine, enum up_cost_class class
 }
 
 // FLOP/s; 0 where only bytes count. The nearest to the work that the machine has.
-static double rate_of(const struct up_machine *machine, const struct up_cost *cost)
+static double rate_of(const struct up_machine *machine, const struct up_cost *cost, bool own)
 {
     bool narrow = up_head_is_narrow(cost->head_dim);
     enum up_cost_class class = cost->class;
-    if (cost->own && narrow && machine->own_narrow_flops[class] > 0)
+    if (own && narrow && machine->own_narrow_flops[class] > 0)
         return machine->own_narrow_flops[class];
-    if (cost->own && machine->own_flops[class] > 0) return machine->own_flops[class];
+    if (own && machine->own_flops[class] > 0) return machine->own_flops[class];
     if (narrow && machine->narrow_flops[class] > 0) return machine->narrow_flops[class];
     return machine->flops[class];
 }
@@ -81,10 +81,11 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     (void)args;
     (void)size;
     const struct up_machine *machine = &dry_of(device)->machine;
-    double rate = rate_of(machine, cost);
+    bool gpu = device->as == UP_DEVICE_CUDA;
+    double rate = rate_of(machine, cost, gpu && cost->own);
     double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
-    double runs_s = cost->own ? 0 : (double)cost->runs * machine->run_s[cost->class];
+    double runs_s = gpu && !cost->own ? (double)cost->runs * machine->run_s[cost->class] : 0;
     return advance(dry_of(device), stream, (bytes_s > flops_s ? bytes_s : flops_s) + runs_s);
 }
 
