@@ -168,6 +168,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates), cmocka_unit_test(test_head_dims), cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_end_of_time)};
+        cmocka_unit_test(test_cpu_has_no_kernels), cmocka_unit_test(test_end_of_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
