@@ -36,6 +36,14 @@ double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure 
     return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
 }
 
+double up_figures_runs_s(struct up_figures *known, bool backward, double runs, double seconds)
+{
+    double *run_s =
+        &known->of[backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN];
+    if (seconds > 0 && runs * *run_s >= seconds) *run_s = 0;
+    return runs * *run_s;
+}
+
 /* --- Of copies -----------------------------------------------------------------------------------
  */
 
@@ -74,17 +82,27 @@ static double first_known(double a, double b, double c)
     return a > 0 ? a : b > 0 ? b : c;
 }
 
+static const enum up_cost_class both_ways[] = {UP_COST_ATTENTION_FORWARD,
+                                               UP_COST_ATTENTION_BACKWARD};
+
 // A machine whose attention upipe's own kernels do.
 static void use_own_attention(struct up_machine *m)
 {
-    static const enum up_cost_class both[] = {UP_COST_ATTENTION_FORWARD,
-                                              UP_COST_ATTENTION_BACKWARD};
-    for (int i = 0; i < UP_COUNT(both); i++) {
-        enum up_cost_class class = both[i];
+    for (int i = 0; i < UP_COUNT(both_ways); i++) {
+        enum up_cost_class class = both_ways[i];
         m->narrow_flops[class] =
             first_known(m->own_narrow_flops[class], m->own_flops[class], m->narrow_flops[class]);
         m->flops[class] = first_known(m->own_flops[class], m->flops[class], 0);
         m->run_s[class] = 0;
+    }
+}
+
+// A processor has one attention, which is not cut into runs.
+static void use_one_attention(struct up_machine *m)
+{
+    for (int i = 0; i < UP_COUNT(both_ways); i++) {
+        enum up_cost_class class = both_ways[i];
+        m->own_flops[class] = m->own_narrow_flops[class] = m->run_s[class] = 0;
     }
 }
 
@@ -96,6 +114,9 @@ struct up_device *up_machine_dry_device(const struct up_machine *machine,
     m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
     m.from_host_bytes_per_s =
         shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
-    if (config->own_attention) use_own_attention(&m);
+    if (config->as == UP_DEVICE_CPU)
+        use_one_attention(&m);
+    else if (config->own_attention)
+        use_own_attention(&m);
     return up_device_dry_create(config->as, &m, err);
 }
