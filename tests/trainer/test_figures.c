@@ -323,6 +323,7 @@ static void test_refused(void **state)
         {"6000.0", "0.0000",
          "--machine m.json: attention_forward_64_flops_per_s: expected {\"value\": a"},
         {"6000.0", "-400.0", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
+        {" 1000", " 0.50", "device_bytes: expected {\"value\": a positive whole number,"},
         {"6000.0", "\"many\"", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
     };
     for (int i = 0; i < UP_COUNT(rows); i++) {
