@@ -359,6 +359,7 @@ static void test_fit_line_takes_its_time(void **state)
     static const char *const rows[][2] = {
         {"--model tiny --ranks 2 --seq 8K --machine h200", "20GiB"},
         {"--model tiny --ranks 4 --seq 8K --machine h200 --accum 2", "4GiB"},
+        {"--model tiny --ranks 8 --cp 2 --fsdp on --seq 2K --machine h200 --accum 50", "20GiB"},
         {"--model llama3.2-1b --layers 2 --seq 8K --ranks 2 --machine h200 --deterministic",
          "9GiB"}};
     for (int i = 0; i < UP_COUNT(rows); i++) {
