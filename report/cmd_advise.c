@@ -79,6 +79,15 @@ out:
     return rc;
 }
 
+// What is chosen was planned, and its step time is told against that of the run planned as well.
+static enum up_status plan_now(struct up_advice *advice, const struct answers *answers,
+                               struct up_error *err)
+{
+    if (!answers->chosen) return UP_OK;
+    return up_forecaster_ask(advice->forecaster, &advice->config, UP_FORECAST_PLANNED,
+                             &advice->now.forecast, err);
+}
+
 static enum up_status find_all(struct up_advice *advice, const struct advise_options *o,
                                struct answers *answers, struct up_error *err)
 {
@@ -89,6 +98,7 @@ static enum up_status find_all(struct up_advice *advice, const struct advise_opt
                           err));
     UP_TRY(find_fit(advice, o, answers, err));
     UP_TRY(find_longest(advice, o, answers, err));
+    UP_TRY(plan_now(advice, answers, err));
 out:
     return rc;
 }

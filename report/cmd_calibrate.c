@@ -369,12 +369,23 @@ static void emit_calibration(struct up_emitter *emitter, const struct calibratio
     emit_forecast(emitter, c);
 }
 
-// What others' attention takes besides its work, which the run's times do not tell apart.
+// What attention's runs take besides their work, which the run's times do not tell apart.
 static void take_runs(struct calibration *c)
 {
-    double *run_s = c->timed.list.run_s;
-    run_s[UP_COST_ATTENTION_FORWARD] = c->base.of[UP_FIGURE_ATTENTION_FORWARD_RUN];
-    run_s[UP_COST_ATTENTION_BACKWARD] = c->base.of[UP_FIGURE_ATTENTION_BACKWARD_RUN];
+    struct up_timed_list *list = &c->timed.list;
+    double seconds[UP_COST_CLASS_COUNT] = {0}, runs[UP_COST_CLASS_COUNT] = {0};
+    if (!list->in_runs) return;
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct up_timed *item = &list->items[i];
+        if (item->sort >= UP_COST_CLASS_COUNT) continue;
+        seconds[item->sort] += item->seconds;
+        runs[item->sort] += (double)item->runs;
+    }
+    for (int sort = UP_COST_ATTENTION_FORWARD; sort <= UP_COST_ATTENTION_BACKWARD; sort++) {
+        bool backward = sort == UP_COST_ATTENTION_BACKWARD;
+        list->run_s[sort] =
+            up_figures_runs_s(&c->base, backward, runs[sort], seconds[sort]) / fmax(runs[sort], 1);
+    }
 }
 
 static enum up_status learn(struct calibration *c, const char *output, struct up_error *err)
@@ -387,7 +398,7 @@ static enum up_status learn(struct calibration *c, const char *output, struct up
                        "a step that ended, found none",
                        c->run.path));
     UP_TRY(find_base(c, err));
-    if (!c->timed.list.own_attention) take_runs(c);
+    take_runs(c);
     UP_TRY(up_rates_learn(&c->timed.list, &c->rates, err));
     c->machine = c->base;
     if (!name_machine(&c->machine, output)) UP_TRY(up_no_memory(err));

@@ -345,30 +345,35 @@ static void tell_blocks(const struct bench *bench, int call, double flops)
                    rate_text(rate, flops / seconds[b]));
 }
 
-// FLOP/s of a class of calls, each as often as the step makes it, beside the `run_s` that each run
-// of attention is known to take whatever its work; prints each, and their rate with all they take.
-static double tell_calls(const struct bench *bench, enum up_cost_class class, double run_s)
+// A class of calls, each as often as the step makes it.
+struct calls {
+    double flops, seconds, runs;
+    bool own; // of attention: upipe's own kernels do some of them
+};
+
+// Prints each, and their rate.
+static struct calls tell_calls(const struct bench *bench, enum up_cost_class class)
 {
     const struct up_rehearsal *calls = bench->members[0].plan.rehearsal;
-    double flops = 0, seconds = 0, runs = 0;
+    struct calls sum = {0};
     char rate[UP_UNITS_TEXT];
     for (int i = 0; i < up_rehearsal_count(calls); i++) {
         struct up_rehearsal_call call = up_rehearsal_call(calls, i);
         double one = 0;
         if (call.cost.class != class) continue;
         for (int r = 0; r < bench->group.count; r++) one = fmax(one, bench->members[r].call_s[i]);
-        flops += call.cost.flops * (double)call.times;
-        seconds += one * (double)call.times;
-        runs += (double)call.cost.runs * (double)call.times;
+        sum.flops += call.cost.flops * (double)call.times;
+        sum.seconds += one * (double)call.times;
+        sum.runs += (double)call.cost.runs * (double)call.times;
+        sum.own |= call.cost.own;
         printf("  %-52s %8lld x %10.1f us  %s\n", call.text, (long long)call.times, one * 1e6,
                rate_text(rate, call.cost.flops / one));
         tell_blocks(bench, i, call.cost.flops);
     }
-    if (seconds > 0)
-        printf("%-54s %10.3f s a step  %s\n\n", up_cost_class_names[class], seconds,
-               rate_text(rate, flops / seconds));
-    double besides = runs * run_s < seconds / 2 ? runs * run_s : 0; // else it is another machine's
-    return seconds > 0 ? flops / (seconds - besides) : 0;
+    if (sum.seconds > 0)
+        printf("%-54s %10.3f s a step  %s\n\n", up_cost_class_names[class], sum.seconds,
+               rate_text(rate, sum.flops / sum.seconds));
+    return sum;
 }
 
 static double tell_rate(const char *what, double bytes, double seconds)
@@ -378,18 +383,21 @@ static double tell_rate(const char *what, double bytes, double seconds)
     return rate;
 }
 
-// Attention's rate, of the model's head_dim and by the kernels that do it.
+// Attention's rate, of the model's head_dim and by the kernels that do it, beside what its runs are
+// known to take. Where those take most of its time it does not tell.
 static void tell_attention(const struct bench *bench, struct up_figures *figures,
-                           const struct up_figures *known, bool backward)
+                           struct up_figures *known, bool backward)
 {
     const struct up_config *config = &bench->config;
-    enum up_machine_figure run =
-        backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN;
-    bool own = config->as == UP_DEVICE_CUDA &&
-               (config->own_attention || !up_attention_on_cudnn(config->model.head_dim));
-    figures->of[up_figure_of_attention(backward, config->model.head_dim, own)] =
-        tell_calls(bench, backward ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD,
-                   own ? 0 : known->of[run]);
+    bool on_gpu = config->as == UP_DEVICE_CUDA;
+    struct calls calls =
+        tell_calls(bench, backward ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD);
+    bool own = on_gpu && (config->own_attention || calls.own);
+    double besides =
+        on_gpu && !own ? up_figures_runs_s(known, backward, calls.runs, calls.seconds) : 0;
+    if (calls.seconds > 2 * besides)
+        figures->of[up_figure_of_attention(backward, config->model.head_dim, own)] =
+            calls.flops / (calls.seconds - besides);
 }
 
 // Of copies in one direction, which all ranks made at once and one of them by itself.
@@ -410,8 +418,7 @@ static void tell_copies(const struct bench *bench, struct up_figures *figures,
     figures->of[up_figure_of_node(figure)] = told.node;
 }
 
-static void tell(const struct bench *bench, struct up_figures *figures,
-                 const struct up_figures *known)
+static void tell(const struct bench *bench, struct up_figures *figures, struct up_figures *known)
 {
     const struct member *first = &bench->members[0];
     double bytes = (double)bench->buffer_bytes;
@@ -419,7 +426,8 @@ static void tell(const struct bench *bench, struct up_figures *figures,
     const struct up_device *device = first->seat->device;
     figures->of[UP_FIGURE_DEVICE_BYTES] = (double)device->capacity[UP_SPACE_DEVICE];
     figures->of[UP_FIGURE_HOST_BYTES] = (double)device->capacity[UP_SPACE_HOST];
-    figures->of[UP_FIGURE_MATMUL] = tell_calls(bench, UP_COST_MATMUL, 0);
+    struct calls products = tell_calls(bench, UP_COST_MATMUL);
+    if (products.seconds > 0) figures->of[UP_FIGURE_MATMUL] = products.flops / products.seconds;
     tell_attention(bench, figures, known, false);
     tell_attention(bench, figures, known, true);
     figures->of[UP_FIGURE_MEMORY] =

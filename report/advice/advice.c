@@ -54,6 +54,34 @@ static enum up_status change_length(int64_t seq, struct up_advice *advice, struc
     return up_fail(err, UP_USAGE, "--seq: expected fewer tokens: the step has too many operations");
 }
 
+static enum up_status fits_planned(struct up_advice *advice, struct up_candidate *to, bool *fits,
+                                   struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;
+    if (!*fits) return UP_OK; // nor in a plan, which takes no less
+    UP_TRY(up_forecaster_ask(advice->forecaster, &to->config, UP_FORECAST_PLANNED, &to->forecast,
+                             err));
+    *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;
+out:
+    return rc;
+}
+
+static enum up_status choose_typed(struct up_advice *advice, struct up_error *err)
+{
+    enum up_status rc = UP_OK;
+    bool fits = !advice->limits.device_bytes && !advice->limits.host_bytes;
+    advice->typed = advice->path_count;
+    while (advice->typed && !fits) {
+        UP_TRY(fits_planned(advice, &advice->path[advice->typed - 1].to, &fits, err));
+        if (!fits) advice->typed--;
+    }
+    if (!fits && advice->path_count) UP_TRY(fits_planned(advice, &advice->now, &fits, err));
+    if (!fits) advice->typed = advice->path_count;
+out:
+    return rc;
+}
+
 enum up_status up_advice_read(const struct up_run *run, const struct up_advice_asked *asked,
                               struct up_advice *advice, struct up_error *err)
 {
@@ -67,6 +95,7 @@ enum up_status up_advice_read(const struct up_run *run, const struct up_advice_a
                              &advice->now.forecast, err));
     UP_TRY(up_advise_path(advice->forecaster, &advice->config, &advice->limits, advice->path,
                           &advice->path_count, err));
+    UP_TRY(choose_typed(advice, err));
 out:
     return rc;
 }

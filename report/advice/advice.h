@@ -16,6 +16,9 @@ struct up_advice {
     struct up_candidate now;
     struct up_ladder_line ladder[UP_TECHNIQUE_COUNT], path[UP_PATH_STEPS];
     int ladder_count, path_count;
+    int typed; // how many techniques of the path to switch on: those up to its last line that fits,
+               // with its tensors where the plan has them. None where the run alone does; all where
+               // nothing fits, or memory is not known
 };
 
 /* What may be asked for; zeroes are the run's own. */

@@ -18,15 +18,16 @@ struct up_timed_list {
     struct up_timed *items;
     int64_t count, capacity;
     int64_t head_dim;                  // of its attention; 0: not known
-    bool own_attention;                // upipe's own kernels did it
+    bool own_attention;                // upipe's own kernels did it, on a GPU
+    bool in_runs;                      // others did it there, which cut it into runs
     double run_s[UP_COST_CLASS_COUNT]; // of attention: what a run takes besides, known before
 };
 
 /* A rate is the mean over the work of its sort that was bound by it, of copies and collectives the
  * median, weighted by time and with the time of a launch taken off: work that took about as long as
- * a launch is bound by that. Products that have fewest operations for their bytes may be bound by
- * memory, which has a pace of its own for them. Work that is alike counts as its median,
- * collectives as their shortest. */
+ * a launch is bound by that, and attention most of whose time its runs take by those. Products that
+ * have fewest operations for their bytes may be bound by memory, which has a pace of its own for
+ * them. Work that is alike counts as its median, collectives as their shortest. */
 struct up_rate {
     double value;    // NaN: it cannot be told
     int64_t samples; // that it is learnt from

@@ -128,17 +128,18 @@ static bool is_kernel(int sort)
     return sort < UP_COST_COLLECTIVE;
 }
 
-// Well longer than its launch.
-static bool has_say(const struct lesson *lesson, const struct alike *alike)
-{
-    return alike->seconds >
-           (is_kernel(alike->sort) ? lesson->kernel_floor_s : lesson->other_floor_s);
-}
-
 // What its runs take whatever their work.
 static double runs_s(const struct lesson *lesson, const struct alike *alike)
 {
     return is_kernel(alike->sort) ? (double)alike->runs * lesson->run_s[alike->sort] : 0;
+}
+
+// Well longer than its launch, and than what its runs take.
+static bool has_say(const struct lesson *lesson, const struct alike *alike)
+{
+    return alike->seconds > 2 * runs_s(lesson, alike) &&
+           alike->seconds >
+               (is_kernel(alike->sort) ? lesson->kernel_floor_s : lesson->other_floor_s);
 }
 
 static double work_s(const struct lesson *lesson, const struct alike *alike)

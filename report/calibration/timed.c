@@ -2,6 +2,7 @@
  * but not of bytes; those are found by running the step once more, dry, and laying the two side by
  * side. */
 #include "report/calibration/calibration.h"
+#include "ops/attention.h"
 #include "report/analysis/measured.h"
 #include "report/calibration/rerun.h"
 
@@ -211,16 +212,28 @@ static bool is_word(const json_t *object, const char *key, const char *word)
     return text && !strcmp(text, word);
 }
 
-// From the configuration, which tells it also where its step cannot be run again.
-static enum up_status read_attention(const struct up_run *run, struct up_timed_list *list,
-                                     struct up_error *err)
+static bool has_own(const struct up_rerun *rerun)
+{
+    for (int64_t i = 0; i < rerun->count; i++)
+        if (rerun->costs[i].own) return true;
+    return false;
+}
+
+// From the configuration, which tells it also where its step cannot be run again. Which kernels did
+// it its shapes tell, too.
+static enum up_status read_attention(const struct up_run *run, const struct up_rerun *rerun,
+                                     struct up_timed_list *list, struct up_error *err)
 {
     json_t *root;
     enum up_status rc = up_config_stored(run, &root, err);
     const json_t *config = json_object_get(root, "config");
     const json_t *head_dim = json_object_get(json_object_get(config, "model"), "head_dim");
     list->head_dim = json_integer_value(head_dim);
-    list->own_attention = is_word(config, "as", "cuda") && is_word(root, "attention", "own");
+    bool on_gpu = is_word(config, "as", "cuda");
+    bool own = is_word(root, "attention", "own") || has_own(rerun) ||
+               (list->head_dim > 0 && !up_attention_on_cudnn(list->head_dim));
+    list->own_attention = on_gpu && own;
+    list->in_runs = on_gpu && !own;
     json_decref(root);
     return rc;
 }
@@ -241,8 +254,8 @@ enum up_status up_timed_read(const struct up_run *run, struct up_timed_run *time
     if (!stretch.count || stretch.rank < 0) goto out;
     timed->rank = stretch.rank;
     timed->steps = stretch.count;
-    UP_TRY(read_attention(run, &timed->list, err));
     UP_TRY(run_again(run, &stretch, &rerun, timed, err));
+    UP_TRY(read_attention(run, &rerun, &timed->list, err));
     UP_TRY(read_kernels(run, &stretch, &rerun, &timed->list, &timed->bytes_known, err));
     if (!timed->bytes_known) forget_bytes(&timed->list);
     if (!timed->bytes_known && !*timed->why)

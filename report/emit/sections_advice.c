@@ -10,8 +10,11 @@ enum { CELL = 128 };
 /* --- One forecast --------------------------------------------------------------------------------
  */
 
+// By what is known of both alike.
 static double slowdown(const struct up_forecast *forecast, const struct up_forecast *before)
 {
+    if (forecast->depth >= UP_FORECAST_PLANNED && before->depth >= UP_FORECAST_PLANNED)
+        return forecast->planned_step_s / before->planned_step_s - 1;
     return forecast->step_s / before->step_s - 1;
 }
 
@@ -71,6 +74,8 @@ static void emit_fields(struct up_emitter *emitter, const struct up_advice *advi
     up_emit_integer(emitter, "node_host_bytes", NULL,
                     up_limits_host_need(&advice->limits, &to->config, f));
     up_emit_real(emitter, "step_s", NULL, f->step_s);
+    up_emit_real(emitter, "planned_step_s", NULL,
+                 f->depth >= UP_FORECAST_PLANNED ? f->planned_step_s : NAN);
     up_emit_real(emitter, "tokens_per_s", NULL, f->tokens_per_s);
     up_emit_real(emitter, "step_time_change", NULL, slowdown(f, advice->now.forecast));
     up_emit_text(emitter, "phase", NULL, placed ? up_phase_names[f->phase] : NULL);
@@ -166,20 +171,6 @@ void up_section_options(struct up_emitter *emitter, const char *label, const cha
     }
 }
 
-static enum up_room room_of(const struct up_advice *advice, const struct up_candidate *to)
-{
-    return up_limits_check(&advice->limits, &to->config, to->forecast);
-}
-
-// How many techniques of the path to switch on: those up to its last line that fits. None where the
-// run alone does; all where nothing fits, or memory is not known.
-static int worthwhile(const struct up_advice *advice)
-{
-    int count = advice->path_count;
-    while (count && room_of(advice, &advice->path[count - 1].to) != UP_ROOM_FITS) count--;
-    return count || room_of(advice, &advice->now) == UP_ROOM_FITS ? count : advice->path_count;
-}
-
 static void path_text(const struct up_advice *advice, int count, char options[UP_CHANGE_TEXT])
 {
     const struct up_config *end = &advice->path[count - 1].to.config;
@@ -189,7 +180,7 @@ static void path_text(const struct up_advice *advice, int count, char options[UP
 static void emit_path_options(struct up_emitter *emitter, const struct up_advice *advice)
 {
     char options[UP_CHANGE_TEXT];
-    int count = worthwhile(advice);
+    int count = advice->typed;
     path_text(advice, advice->path_count, options);
     up_emit_text(emitter, "path_options", NULL, options);
     if (count) path_text(advice, count, options);
@@ -341,7 +332,7 @@ void up_section_switch_on(struct up_emitter *emitter, int64_t now_bytes, int64_t
 void up_section_advice(struct up_emitter *emitter, const struct up_advice *advice)
 {
     const struct up_forecast *now = advice->now.forecast;
-    int count = worthwhile(advice);
+    int count = advice->typed;
     const struct up_candidate *then = count ? &advice->path[count - 1].to : &advice->now;
     if (advice->path_count && !now->beyond)
         up_section_switch_on(emitter, now->peak_bytes, then->forecast->peak_bytes, count,

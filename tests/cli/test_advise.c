@@ -4,6 +4,7 @@
 #include "tests/cli/program.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <sqlite3.h>
 
 static struct program program; // large
@@ -351,6 +352,40 @@ static void test_fit_line_works(void **state)
     }
 }
 
+// The step of what is chosen takes what was said, and is as much slower.
+static void test_fit_line_takes_its_time(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"--model tiny --ranks 2 --seq 8K --machine h200", "20GiB"},
+        {"--model tiny --ranks 4 --seq 8K --machine h200 --accum 2", "4GiB"},
+        {"--model tiny --ranks 8 --cp 2 --fsdp on --seq 2K --machine h200 --accum 50", "20GiB"},
+        {"--model llama3.2-1b --layers 2 --seq 8K --ranks 2 --machine h200 --deterministic",
+         "9GiB"}};
+    for (int i = 0; i < UP_COUNT(rows); i++) {
+        char line[1024], out[16384], next[64];
+        snprintf(next, sizeof next, "%s/run.next.db", folder);
+        print_to(line, sizeof line, "upipe-train --device dry --steps 1 --trace run.db %s",
+                 rows[i][0]);
+        if (shell(line, out, sizeof out)) fail_msg("%s: %s", line, out);
+        program_run(&program, "upipe-report", "advise", trace, "--json", "--fit", rows[i][1]);
+        assert_int_equal(program.status, 0);
+        json_t *root = json_loads(program.out, 0, NULL), *fit = json_object_get(root, "fit");
+        const char *command = json_string_value(json_object_get(root, "command"));
+        if (shell(command, out, sizeof out)) fail_msg("%s: %s", command, out);
+        double was = (double)ask(trace, "SELECT end_ns - begin_ns FROM step") / 1e9;
+        double is = (double)ask(next, "SELECT end_ns - begin_ns FROM step") / 1e9;
+        double said = json_real_value(json_object_get(fit, "planned_step_s"));
+        double slower = json_number_value(json_object_get(fit, "step_time_change"));
+        if (fabs(said / is - 1) > 1e-6 || fabs(slower - (is / was - 1)) > 1e-6)
+            fail_msg("%s: %g s and %g were said, %g and %g it is", command, said, slower, is,
+                     is / was - 1);
+        json_decref(root);
+        unlink(next);
+        unlink(trace);
+    }
+}
+
 // What the run wrote stays as it is; a save goes on only in the sequences that it was made with.
 static void test_line_beside_saves(void **state)
 {
@@ -449,6 +484,20 @@ static const char *last_that_fits(const json_t *path)
     return options;
 }
 
+// Whether the line with these options was held against memory with its tensors in a plan.
+static bool is_planned(const json_t *path, const char *options)
+{
+    const json_t *line;
+    size_t i;
+    json_array_foreach(path, i, line)
+    {
+        const char *here = json_string_value(json_object_get(line, "all_options"));
+        if (here && !strcmp(here, options))
+            return json_is_integer(json_object_get(line, "arena_bytes"));
+    }
+    return false;
+}
+
 // How often nothing is to be typed, the path in part, and the whole path, as host memory grows.
 struct typed {
     int nothing, some, all;
@@ -461,12 +510,14 @@ static struct typed type_all(void)
     size_t i;
     json_array_foreach(json_object_get(root, "path"), i, line)
     {
-        json_t *here =
-            advice_on_host(json_integer_value(json_object_get(line, "node_host_bytes")) + 1);
+        // A plan may take a little more than its tensors are.
+        json_t *here = advice_on_host(
+            json_integer_value(json_object_get(line, "node_host_bytes")) * 17 / 16 + 65536);
         const char *options = json_string_value(json_object_get(here, "options_to_type"));
         const char *whole = json_string_value(json_object_get(here, "path_options"));
         const char *fits = last_that_fits(json_object_get(here, "path"));
         assert_string_equal(options ? options : "", fits ? fits : "");
+        if (options) assert_true(is_planned(json_object_get(here, "path"), options));
         *(!options ? &typed.nothing : strcmp(options, whole) != 0 ? &typed.some : &typed.all) += 1;
         json_decref(here);
         program_run(&program, "upipe-report", trace);
@@ -573,6 +624,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_the_last_forecast_counts, enter, leave),
         cmocka_unit_test_setup_teardown(test_every_forecast_is_stored, enter, leave),
         cmocka_unit_test_setup_teardown(test_fit_line_works, enter, leave),
+        cmocka_unit_test_setup_teardown(test_fit_line_takes_its_time, enter, leave),
         cmocka_unit_test_setup_teardown(test_line_beside_saves, enter, leave),
         cmocka_unit_test_setup_teardown(test_json_tells_as_much, enter, leave),
         cmocka_unit_test_setup_teardown(test_options_to_type_fit, enter, leave),

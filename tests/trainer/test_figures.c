@@ -177,38 +177,69 @@ static void test_copies(void **state)
         }
 }
 
+// What runs are known to take is taken off, unless nothing would be left.
+static void test_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        double run_s, runs, seconds, besides, left;
+    } rows[] = {{2, 3, 10, 6, 2}, {2, 4, 8, 0, 0},  {2, 5, 8, 0, 0},
+                {0, 5, 8, 0, 0},  {2, 0, 10, 0, 2}, {2, 5, 0, 10, 2}};
+    for (int i = 0; i < UP_COUNT(rows) * 2; i++) {
+        bool backward = i % 2;
+        enum up_machine_figure figure =
+            backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN;
+        struct up_figures known = {
+            .of = {[UP_FIGURE_ATTENTION_FORWARD_RUN] = 7, [UP_FIGURE_ATTENTION_BACKWARD_RUN] = 7}};
+        known.of[figure] = rows[i / 2].run_s;
+        double besides = up_figures_runs_s(&known, backward, rows[i / 2].runs, rows[i / 2].seconds);
+        if (besides != rows[i / 2].besides || known.of[figure] != rows[i / 2].left)
+            fail_msg("row %d: %g, %g", i / 2, besides, known.of[figure]);
+        assert_true(known.of[UP_FIGURE_ATTENTION_FORWARD_RUN] +
+                        known.of[UP_FIGURE_ATTENTION_BACKWARD_RUN] ==
+                    7 + rows[i / 2].left);
+    }
+}
+
 // A config of upipe's own kernels goes by their rates, as far as the machine has them, and is not
-// cut into runs.
+// cut into runs. On a processor there is one attention, which is not, either.
 static void test_own_attention(void **state)
 {
     (void)state;
     static const struct {
         bool own;
         int64_t head_dim;
-        double own_rate, own_narrow, seconds;
-    } rows[] = {{false, 128, 1e11, 5e10, 2}, {false, 64, 1e11, 5e10, 3},
-                {true, 128, 1e11, 5e10, 10}, {true, 64, 1e11, 5e10, 20},
-                {true, 64, 1e11, 0, 10},     {true, 128, 0, 0, 1},
-                {true, 64, 0, 0, 2},         {true, 64, 0, 5e10, 20}};
-    for (int i = 0; i < UP_COUNT(rows) * 2; i++) {
+        double own_rate, own_narrow, seconds, cpu_s;
+    } rows[] = {{false, 128, 1e11, 5e10, 2, 1}, {false, 64, 1e11, 5e10, 3, 2},
+                {true, 128, 1e11, 5e10, 10, 1}, {true, 64, 1e11, 5e10, 20, 2},
+                {true, 64, 1e11, 0, 10, 2},     {true, 128, 0, 0, 1, 1},
+                {true, 64, 0, 0, 2, 2},         {true, 64, 0, 5e10, 20, 2}};
+    for (int i = 0; i < UP_COUNT(rows) * 4; i++) {
+        int row = i / 4;
+        bool on_cpu = i & 2;
         struct up_error err = {0};
         enum up_cost_class class = i % 2 ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD;
         struct up_machine machine = {.name = "m", .memory_bytes_per_s = 1e12};
         machine.flops[class] = 1e12;
         machine.narrow_flops[class] = 5e11;
-        machine.own_flops[class] = rows[i / 2].own_rate;
-        machine.own_narrow_flops[class] = rows[i / 2].own_narrow;
+        machine.own_flops[class] = rows[row].own_rate;
+        machine.own_narrow_flops[class] = rows[row].own_narrow;
         machine.run_s[class] = 0.25;
-        struct up_config config = {
-            .cp = 1, .dp = 1, .as = UP_DEVICE_CUDA, .own_attention = rows[i / 2].own};
-        struct up_cost cost = {
-            .class = class, .flops = 1e12, .head_dim = rows[i / 2].head_dim, .runs = 4};
+        struct up_config config = {.cp = 1,
+                                   .dp = 1,
+                                   .as = on_cpu ? UP_DEVICE_CPU : UP_DEVICE_CUDA,
+                                   .own_attention = rows[row].own && !on_cpu};
+        struct up_cost cost = {.class = class,
+                               .flops = 1e12,
+                               .head_dim = rows[row].head_dim,
+                               .runs = 4,
+                               .own = rows[row].own && on_cpu}; // as its shapes say
         struct up_device *device = up_machine_dry_device(&machine, &config, &err);
         assert_non_null(device);
         struct up_interval ran =
             device->ops->launch(device, UP_STREAM_COMPUTE, (union up_call){0}, NULL, 0, &cost);
-        if (ran.end_ns != (int64_t)(rows[i / 2].seconds * 1e9))
-            fail_msg("row %d: %lld ns", i / 2, (long long)ran.end_ns);
+        if (ran.end_ns != (int64_t)((on_cpu ? rows[row].cpu_s : rows[row].seconds) * 1e9))
+            fail_msg("row %d: %lld ns", row, (long long)ran.end_ns);
         up_device_destroy(device);
     }
 }
@@ -292,6 +323,7 @@ static void test_refused(void **state)
         {"6000.0", "0.0000",
          "--machine m.json: attention_forward_64_flops_per_s: expected {\"value\": a"},
         {"6000.0", "-400.0", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
+        {" 1000", " 0.50", "device_bytes: expected {\"value\": a positive whole number,"},
         {"6000.0", "\"many\"", "attention_forward_64_flops_per_s: expected {\"value\": a positive"},
     };
     for (int i = 0; i < UP_COUNT(rows); i++) {
@@ -366,6 +398,7 @@ int main(void)
                                        TEST(test_read_back),
                                        TEST(test_stored),
                                        cmocka_unit_test(test_attention),
+                                       cmocka_unit_test(test_runs),
                                        cmocka_unit_test(test_own_attention),
                                        cmocka_unit_test(test_copies),
                                        cmocka_unit_test(test_neighbours),

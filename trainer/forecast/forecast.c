@@ -137,6 +137,7 @@ static enum up_status plan_arenas(struct up_dry_rank *dry, const struct up_step_
     }
     UP_TRY(up_rank_use_plan(&dry->rank, &plan, err));
     UP_TRY(run_step(dry, 2, &forecast->planned_step_s, err));
+    forecast->planned_micro_batch_s = (double)dry->trainer.micro_batch_ns / 1e9;
 out:
     dry->rank.plan = NULL; // it makes no further step
     up_step_plan_release(&plan);
@@ -230,6 +231,7 @@ static enum up_status forecast_fullest(const struct up_config *config, const str
     int64_t host = up_max(forecast->host_bytes, other.host_bytes);
     double step_s = fmax(forecast->step_s, other.step_s);
     double planned_step_s = fmax(forecast->planned_step_s, other.planned_step_s);
+    double planned_one_s = fmax(forecast->planned_micro_batch_s, other.planned_micro_batch_s);
     for (int space = 0; space < UP_SPACE_COUNT; space++) {
         int64_t *arena = &forecast->arena_bytes[space], *others = &other.arena_bytes[space];
         *arena = *others = up_max(*arena, *others);
@@ -238,6 +240,7 @@ static enum up_status forecast_fullest(const struct up_config *config, const str
     forecast->host_bytes = host;
     forecast->step_s = step_s;
     forecast->planned_step_s = planned_step_s;
+    forecast->planned_micro_batch_s = planned_one_s;
 out:
     return rc;
 }
@@ -286,9 +289,8 @@ static enum up_status forecast_accum(const struct up_config *config, const struc
     if (forecast->beyond) goto out;
     fewer.accum = MICRO_BATCHES - 1;
     UP_TRY(forecast_fullest(&fewer, &brief, &one, err));
-    double more_s = (double)beyond * (forecast->step_s - one.step_s);
-    forecast->step_s += more_s;
-    forecast->planned_step_s += more_s;
+    forecast->step_s += (double)beyond * (forecast->step_s - one.step_s);
+    forecast->planned_step_s += (double)beyond * forecast->planned_micro_batch_s;
     add_tokens(config, beyond, forecast);
 out:
     return rc;

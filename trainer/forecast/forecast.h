@@ -53,7 +53,7 @@ struct up_forecast {
     // and step_s with tensors where the plan has them, which decides which stream waits for which.
     // step_s itself has them where they first fit, and is comparable at all depths.
     int64_t arena_bytes[UP_SPACE_COUNT];
-    double planned_step_s;
+    double planned_step_s, planned_micro_batch_s;
 };
 
 /* Once *stop is set it fails, as dry_rank.h says; NULL: nobody stops it. *forecast is then of no

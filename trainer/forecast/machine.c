@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,12 +135,13 @@ static enum up_status read_figure(const struct figure *figure, const json_t *ent
 {
     const json_t *value = json_object_get(entry, "value");
     double number = json_is_number(value) ? json_number_value(value) : -1;
-    if (!json_is_string(json_object_get(entry, "source")) || !(number > 0) || !(number < 0x1p60))
+    bool sensible = number > 0 && number < 0x1p60 && (!figure->whole || number == floor(number));
+    if (!json_is_string(json_object_get(entry, "source")) || !sensible)
         return up_fail(
             err, UP_USAGE,
-            "--machine %s: %s: expected {\"value\": a positive number, \"source\": where it "
+            "--machine %s: %s: expected {\"value\": a positive %snumber, \"source\": where it "
             "is from}",
-            source, figure->name);
+            source, figure->name, figure->whole ? "whole " : "");
     set_figure(machine, figure, number);
     return UP_OK;
 }

@@ -36,6 +36,14 @@ double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure 
     return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
 }
 
+double up_figures_runs_s(struct up_figures *known, bool backward, double runs, double seconds)
+{
+    double *run_s =
+        &known->of[backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN];
+    if (seconds > 0 && runs * *run_s >= seconds) *run_s = 0;
+    return runs * *run_s;
+}
+
 /* --- Of copies -----------------------------------------------------------------------------------
  */
 
@@ -77,10 +85,10 @@ static double first_known(double a, double b, double c)
 // A machine whose attention upipe's own kernels do.
 static void use_own_attention(struct up_machine *m)
 {
-    static const enum up_cost_class both[] = {UP_COST_ATTENTION_FORWARD,
-                                              UP_COST_ATTENTION_BACKWARD};
-    for (int i = 0; i < UP_COUNT(both); i++) {
-        enum up_cost_class class = both[i];
+    static const enum up_cost_class both_ways[] = {UP_COST_ATTENTION_FORWARD,
+                                                   UP_COST_ATTENTION_BACKWARD};
+    for (int i = 0; i < UP_COUNT(both_ways); i++) {
+        enum up_cost_class class = both_ways[i];
         m->narrow_flops[class] =
             first_known(m->own_narrow_flops[class], m->own_flops[class], m->narrow_flops[class]);
         m->flops[class] = first_known(m->own_flops[class], m->flops[class], 0);

@@ -73,6 +73,9 @@ enum up_status up_trainer_init(struct up_trainer *trainer, struct up_rank *rank,
         UP_SHAPE(config->accum, 2, config->batch, up_config_tokens(config, trainer->cp_rank)));
     if (up_rank_failed(rank)) UP_TRY(up_fail(err, rank->error.status, "%s", rank->error.text));
     if (rank->device->kind != UP_DEVICE_DRY) atomic_init(up_trainer_ticks(trainer), 0);
+    // The first step begins as the others do, beside nothing else.
+    for (int stream = 0; stream < UP_STREAM_COUNT; stream++)
+        up_stream_synchronize(rank, (enum up_stream)stream);
 out:
     if (rc) up_trainer_release(trainer);
     return rc;
