@@ -29,7 +29,8 @@ struct up_add_args {
 };
 
 /* Blocks of rows from one place to another, from the distances that one has to those of the other:
- * to[b to_block + i to_ld + j] (+)= from[b from_block + i from_ld + j], distances in elements. */
+ * to[b to_block + i to_ld + j] (+)= from[b from_block + i from_ld + j], distances in elements. All
+ * blocks are worked on at once: their places in `to` must not overlap. */
 struct up_regroup_args {
     const void *from;
     void *to;

@@ -71,6 +71,7 @@ void up_cpu_regroup(const void *args)
 {
     const struct up_regroup_args *a = args;
     UP_ASSERT(a->dtype == UP_F32);
+    UP_ASSERT(!a->add || a->blocks == 1 || a->to_block >= a->width);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t b = 0; b < a->blocks; b++)
         for (int64_t i = 0; i < a->rows; i++) regroup_row(a, b, i);
