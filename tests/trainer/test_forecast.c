@@ -301,6 +301,40 @@ static void test_corners(void **state)
     up_forecaster_destroy(forecaster);
 }
 
+// Ranks with as many KV heads in all, one in its first stage and two in its second, or the other
+// way round: which has the highest peak, its own dry run tells.
+static void test_order_of_stages(void **state)
+{
+    (void)state;
+    struct up_error error = {0};
+    struct up_machine machine;
+    struct up_forecast forecast;
+    int64_t highest = 0;
+    must(up_machine_find("h200", &machine, &error));
+    struct up_config c = rung_of("upipe");
+    assert_true(up_model_preset("llama3-8b", &c.model));
+    c.as = UP_DEVICE_CUDA;
+    c.dtype = UP_BF16;
+    c.model.layers = 2;
+    c.model.hidden = 5120;
+    c.model.heads = 40;
+    c.seq = 1 << 20;
+    c.batch = 1;
+    c.tile_mlp = c.tile_attn = 4096;
+    c.tile_loss = 1024;
+    c.cp = 10;
+    c.upipe = 20;
+    for (int r = 0; r < c.cp; r++) {
+        struct up_dry_rank dry;
+        must(up_dry_rank_open(&dry, &c, &machine, r, false, &error));
+        must(up_dry_rank_step(&dry, 0, &error));
+        highest = up_max(highest, dry.rank.usage.peak_bytes[UP_SPACE_DEVICE]);
+        up_dry_rank_close(&dry);
+    }
+    must(up_forecast_make(&c, &machine, UP_FORECAST_BRIEF, NULL, &forecast, &error));
+    assert_int_equal(forecast.peak_bytes, highest);
+}
+
 // The planned arena that is forecast is the one that the run makes.
 static void test_arena(void **state)
 {
@@ -362,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_every_rung_and_toggle),
         cmocka_unit_test(test_every_step_of_the_path),
         cmocka_unit_test(test_corners),
+        cmocka_unit_test(test_order_of_stages),
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_libraries),
     };

@@ -198,25 +198,45 @@ out:
 /* --- The rank that holds most --------------------------------------------------------------------
  */
 
-// KV heads that a cp rank handles in its fullest stage, and in all.
-static int64_t kv_load(const struct up_config *config, int64_t cp_rank)
+// Whether the query heads of two cp ranks use KV heads alike: stage by stage, each next query head
+// goes on with the KV head of the one before on both ranks, or begins another on both.
+static bool kv_alike(const struct up_config *config, int64_t a, int64_t b)
 {
-    int64_t most = 0, all = 0;
+    int64_t group = config->model.heads / config->model.kv_heads;
     for (int64_t s = 0; s < up_config_stages(config); s++) {
-        int64_t count = up_config_kv_heads(config, cp_rank, s).count;
-        most = up_max(most, count);
-        all += count;
+        struct up_heads at_a = up_config_query_heads(config, a, s);
+        struct up_heads at_b = up_config_query_heads(config, b, s);
+        for (int64_t i = 1; i < at_a.count; i++)
+            if (((at_a.first + i) % group == 0) != ((at_b.first + i) % group == 0)) return false;
     }
-    return (most << 32) + all;
+    return true;
 }
 
-// Rank 0 has the most tokens; where a rank's query heads straddle KV groups it has more KV heads.
-static int fullest_rank(const struct up_config *config)
+// Of ranks that are alike the first has the most tokens. Which of those that are not has the higher
+// peak, the order of their stages decides, too.
+static bool is_first_of_its_like(const struct up_config *config, int64_t rank)
 {
-    int fullest = 0;
-    for (int r = 1; r < (int)config->cp; r++)
-        if (kv_load(config, r) > kv_load(config, fullest)) fullest = r;
-    return fullest;
+    for (int64_t before = 0; before < rank; before++)
+        if (kv_alike(config, before, rank)) return false;
+    return true;
+}
+
+// What each of two ranks needs most.
+static void take_fuller(struct up_forecast *forecast, struct up_forecast *other)
+{
+    int64_t host = up_max(forecast->host_bytes, other->host_bytes);
+    double step_s = fmax(forecast->step_s, other->step_s);
+    double planned_step_s = fmax(forecast->planned_step_s, other->planned_step_s);
+    double planned_one_s = fmax(forecast->planned_micro_batch_s, other->planned_micro_batch_s);
+    for (int space = 0; space < UP_SPACE_COUNT; space++) {
+        int64_t *arena = &forecast->arena_bytes[space], *others = &other->arena_bytes[space];
+        *arena = *others = up_max(*arena, *others);
+    }
+    if (other->peak_bytes > forecast->peak_bytes) *forecast = *other;
+    forecast->host_bytes = host;
+    forecast->step_s = step_s;
+    forecast->planned_step_s = planned_step_s;
+    forecast->planned_micro_batch_s = planned_one_s;
 }
 
 static enum up_status forecast_fullest(const struct up_config *config, const struct asked *asked,
@@ -224,23 +244,12 @@ static enum up_status forecast_fullest(const struct up_config *config, const str
 {
     enum up_status rc = UP_OK;
     struct up_forecast other;
-    int fullest = fullest_rank(config);
     UP_TRY(forecast_rank(config, asked, 0, forecast, err));
-    if (!fullest) return UP_OK;
-    UP_TRY(forecast_rank(config, asked, fullest, &other, err));
-    int64_t host = up_max(forecast->host_bytes, other.host_bytes);
-    double step_s = fmax(forecast->step_s, other.step_s);
-    double planned_step_s = fmax(forecast->planned_step_s, other.planned_step_s);
-    double planned_one_s = fmax(forecast->planned_micro_batch_s, other.planned_micro_batch_s);
-    for (int space = 0; space < UP_SPACE_COUNT; space++) {
-        int64_t *arena = &forecast->arena_bytes[space], *others = &other.arena_bytes[space];
-        *arena = *others = up_max(*arena, *others);
+    for (int r = 1; r < (int)config->cp; r++) {
+        if (!is_first_of_its_like(config, r)) continue;
+        UP_TRY(forecast_rank(config, asked, r, &other, err));
+        take_fuller(forecast, &other);
     }
-    if (other.peak_bytes > forecast->peak_bytes) *forecast = other;
-    forecast->host_bytes = host;
-    forecast->step_s = step_s;
-    forecast->planned_step_s = planned_step_s;
-    forecast->planned_micro_batch_s = planned_one_s;
 out:
     return rc;
 }
