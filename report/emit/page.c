@@ -1,3 +1,4 @@
+#define _GNU_SOURCE // asprintf
 #include "report/emit/page.h"
 #include "report/emit/text.h"
 
@@ -59,6 +60,14 @@ const char *up_page_text(struct up_page *page)
     return page->failed ? NULL : page->buffer;
 }
 
+int up_page_lines(struct up_page *page)
+{
+    int lines = 0;
+    const char *text = up_page_text(page);
+    for (; text && *text; text++) lines += *text == '\n';
+    return lines;
+}
+
 static void put(struct up_page *page, const char *text)
 {
     if (fputs(text, page->stream) < 0) page->failed = true;
@@ -114,6 +123,12 @@ static void open_line(struct up_page *page)
     page->after_heading = page->heading && page->joined;
 }
 
+// Where a line goes on below.
+static int margin(const struct up_page *page)
+{
+    return page->heading ? 2 : 2 + UP_PAGE_LABEL;
+}
+
 // A comma may follow the piece, too.
 static void separate(struct up_page *page, int width)
 {
@@ -123,23 +138,49 @@ static void separate(struct up_page *page, int width)
         return;
     }
     put(page, ",\n");
-    page->column = page->heading ? 2 : 2 + UP_PAGE_LABEL;
+    page->column = margin(page);
     pad(page, page->column);
+}
+
+// Broken between words: what comes from the run may be long.
+static void put_words(struct up_page *page, const char *text)
+{
+    for (const char *word = text; *word;) {
+        int length = (int)strcspn(word, " ");
+        char *copy = strndup(word, (size_t)length);
+        int width = copy ? up_text_width(copy) : 0;
+        free(copy);
+        bool first = word == text;
+        if (!first && page->column + 1 + width > UP_PAGE_WIDTH) {
+            put(page, "\n");
+            page->column = margin(page);
+            pad(page, page->column);
+        } else if (!first) {
+            put(page, " ");
+            page->column++;
+        }
+        if (fprintf(page->stream, "%.*s", length, word) < 0) page->failed = true;
+        page->column += width;
+        word += length;
+        if (*word) word++;
+    }
 }
 
 void up_page_piece(struct up_page *page, const char *form, const char *value)
 {
     const char *hole = strstr(form, "{}");
     int before = hole ? (int)(hole - form) : (int)strlen(form);
-    int width = up_text_width(form) + (hole ? up_text_width(value) - 2 : 0);
+    char *text = NULL;
+    if (asprintf(&text, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") < 0) {
+        page->failed = true;
+        return;
+    }
     if (page->pieces++)
-        separate(page, width);
+        separate(page, up_text_width(text));
     else
         open_line(page);
-    if (fprintf(page->stream, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") <
-        0)
-        page->failed = true;
-    page->column += width;
+    put_words(page, text);
+    free(text);
 }
 
 void up_page_line_end(struct up_page *page)
@@ -153,27 +194,8 @@ void up_page_warning(struct up_page *page, const char *text)
 {
     emphasise(page, YELLOW);
     up_page_line_begin(page, "note");
-    // Broken between words: a message from the run may be long.
     open_line(page);
-    for (const char *word = text; *word;) {
-        int length = (int)strcspn(word, " ");
-        char *copy = strndup(word, (size_t)length);
-        int width = copy ? up_text_width(copy) : 0;
-        free(copy);
-        bool first = word == text;
-        if (!first && page->column + 1 + width > UP_PAGE_WIDTH) {
-            put(page, "\n");
-            page->column = 2 + UP_PAGE_LABEL;
-            pad(page, page->column);
-        } else if (!first) {
-            put(page, " ");
-            page->column++;
-        }
-        if (fprintf(page->stream, "%.*s", length, word) < 0) page->failed = true;
-        page->column += width;
-        word += length;
-        if (*word) word++;
-    }
+    put_words(page, text);
     emphasise(page, PLAIN);
     put(page, "\n");
 }
