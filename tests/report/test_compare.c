@@ -528,6 +528,40 @@ static void test_diff_states(void **state)
     expect_refusal("diff base.db none.db", "none.db");
 }
 
+static void expect_keys(const char *words, int status, const char *table, const char *const *keys)
+{
+    json_t *root = json_of(words, status), *row;
+    size_t index;
+    json_array_foreach(json_object_get(root, table), index, row)
+    {
+        for (int i = 0; keys[i]; i++)
+            if (!json_object_get(row, keys[i]))
+                fail_msg("%s: %s: row %zu has no %s", words, table, index, keys[i]);
+    }
+    assert_true(index > 0);
+    json_decref(root);
+}
+
+// What is not known is null, and not left out.
+static void test_every_row_has_its_fields(void **state)
+{
+    (void)state;
+    static const char *const of_diff[] = {"name", "unit", "a", "b", "change", "relative", NULL};
+    static const char *const of_check[] = {"verdict", "name",     "unit",  "baseline",
+                                           "value",   "relative", "gated", NULL};
+    struct made base = usual(), new = usual();
+    new.sql = "DELETE FROM tensor; DELETE FROM step; DELETE FROM meta";
+    make("none.db", new);
+    expect_keys("diff base.db base.db --json", 0, "figures", of_diff);
+    expect_keys("diff base.db none.db --json", 0, "figures", of_diff);
+    expect_keys("diff none.db base.db --json", 0, "figures", of_diff);
+    base.ranks = 2;
+    make("base.db", base);
+    base.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1";
+    make("new.db", base);
+    expect_keys("check new.db --baseline base.db --json", 2, "checks", of_check);
+}
+
 // Numbers that no run has: whatever is said, it is said in order.
 static void test_malformed(void **state)
 {
@@ -705,6 +739,7 @@ int main(void)
         TEST(test_config_values),
         TEST(test_active_layers),
         TEST(test_diff_states),
+        TEST(test_every_row_has_its_fields),
         TEST(test_malformed),
         TEST(test_history_order),
         TEST(test_history_forms),
