@@ -214,6 +214,7 @@ void up_page_table_begin(struct up_page *page, const struct up_column *columns, 
 void up_page_row_begin(struct up_page *page)
 {
     size_t width = (size_t)page->column_count;
+    if (!width) return; // a table of the JSON alone
     if (up_grow(&page->cells, (int64_t)page->rows, &page->capacity, width * sizeof *page->cells,
                 NULL)) {
         page->failed = true;
@@ -225,7 +226,7 @@ void up_page_row_begin(struct up_page *page)
 
 void up_page_cell(struct up_page *page, int column, const char *text)
 {
-    if (page->failed || !page->rows) return;
+    if (page->failed || !page->rows) return; // no room for the row
     char **cell = &page->cells[(page->rows - 1) * (size_t)page->column_count + (size_t)column];
     free(*cell);
     *cell = strdup(text);

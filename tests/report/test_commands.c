@@ -359,6 +359,20 @@ static void test_one_screen(void **state)
                "UPDATE tensor SET range_id = 12");
 }
 
+// Tables of the JSON alone, of more rows than any run of upipe's has.
+static void test_many_categories(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_open(&f, "wide.db");
+    make_wide(&f);
+    fixture_close(&f);
+    one_screen("wide.db", "UPDATE tensor SET category = category || layer");
+    json_t *root = json_of("wide.db --json", 0);
+    assert_int_equal(json_array_size(json_object_get(root, "categories")), 11 * 64);
+    json_decref(root);
+}
+
 // A cell of two parts, one of which is empty, is no reason for a blank.
 static void test_no_blanks_at_the_end(void **state)
 {
@@ -522,6 +536,7 @@ int main(void)
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(test_device_time, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_many_categories, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_no_blanks_at_the_end, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
