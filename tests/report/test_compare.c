@@ -472,6 +472,16 @@ static void test_config_values(void **state)
     char *notes = notes_of("check b.db --baseline a.db --json");
     assert_non_null(strstr(notes, "memory-limit 64.0 MiB (baseline not given)"));
     free(notes);
+    // Reals are told with as few digits as tell them.
+    made.config = "{\"options\": {\"lr\": \"0.0030000000000000001\", \"beta2\": \"0.95\"}}";
+    make("a.db", made);
+    made.config = "{\"options\": {\"lr\": \"0.30000000000000004\", \"beta2\": \"0.9\"}}";
+    make("b.db", made);
+    outcome = report("", "diff a.db b.db");
+    expect_status(&outcome, 0);
+    assert_non_null(strstr(outcome.out, " 0.003 "));
+    assert_non_null(strstr(outcome.out, " 0.30000000000000004\n"));
+    outcome_release(&outcome);
     // A figure of a machine that a trace from before it was recorded lacks is not known there.
     made.config = "{\"options\": {\"seq\": \"2048\"}, \"machine\": {\"launch_s\": 1e-6}}";
     make("a.db", made);
