@@ -265,6 +265,25 @@ static void test_check_ranks(void **state)
     new.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1";
     make("new.db", new);
     expect_verdict("", 2, "peak of rank 1", "MISSING");
+    // A rank of which no step ended is told of by its rows.
+    const char *unended = "UPDATE step SET end_ns = NULL, peak_bytes = NULL, peak_seq = NULL"
+                          " WHERE rank = 1";
+    new.sql = base.sql = unended;
+    make("base.db", base);
+    make("new.db", new);
+    expect_verdict("", 1, "peak of rank 1", "REGRESSION");
+    make("new.db", base);
+    expect_verdict("", 0, "peak of rank 1", "PASS");
+    base.sql = NULL;
+    make("base.db", base);
+    // Steps without rows count, too.
+    new = base;
+    new.sql = "INSERT INTO step (step, rank, begin_ns, end_ns, peak_bytes) VALUES"
+              " (9, 1, 1, 2, 94371840)"; // 90 MiB
+    make("new.db", new);
+    expect_verdict("", 1, "peak", "PASS");
+    expect_verdict("", 1, "peak of rank 1", "REGRESSION");
+    new.rank1_extra = -10 * MIB;
     // A dry run simulates the first rank alone, and is compared by that.
     new.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1;"
               "UPDATE meta SET value = 'dry' WHERE key = 'device'";
