@@ -72,9 +72,7 @@ static void emit_where(struct up_emitter *emitter, const struct up_range *range,
 {
     char where[256];
     const char *phase = range ? range->phase : "";
-    const char *name = range ? range->name : "";
-    snprintf(where, sizeof where, "%s%s%s", highest ? "PEAK" : "", highest && *name ? " " : "",
-             name);
+    snprintf(where, sizeof where, "%s%s", highest ? "PEAK " : "", range ? range->name : "");
     up_emit_text(emitter, "phase", NULL, *phase ? phase : NULL);
     if (!strcmp(phase, scale->phase)) up_emit_cell(emitter, "phase", "");
     snprintf(scale->phase, sizeof scale->phase, "%s", phase);

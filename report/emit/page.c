@@ -224,6 +224,12 @@ void up_page_row_begin(struct up_page *page)
     page->rows++;
 }
 
+static void drop_blanks_at_end(char *text)
+{
+    size_t length = strlen(text);
+    while (length && text[length - 1] == ' ') text[--length] = 0;
+}
+
 void up_page_cell(struct up_page *page, int column, const char *text)
 {
     if (page->failed || !page->rows) return; // no room for the row
@@ -234,6 +240,7 @@ void up_page_cell(struct up_page *page, int column, const char *text)
         page->failed = true;
         return;
     }
+    drop_blanks_at_end(*cell); // of two parts of which the second is empty
     up_text_cut(*cell, page->columns[column].most);
 }
 
