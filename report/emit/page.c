@@ -142,11 +142,12 @@ static void separate(struct up_page *page, int width)
     pad(page, page->column);
 }
 
-// Broken between words: what comes from the run may be long.
-static void put_words(struct up_page *page, const char *text)
+// Broken after `between`, at its last character, a blank: what comes from the run may be long.
+static void put_words(struct up_page *page, const char *text, const char *between)
 {
     for (const char *word = text; *word;) {
-        int length = (int)strcspn(word, " ");
+        const char *end = strstr(word, between);
+        int length = (int)(end ? (size_t)(end - word) + strlen(between) - 1 : strlen(word));
         char *copy = strndup(word, (size_t)length);
         int width = copy ? up_text_width(copy) : 0;
         free(copy);
@@ -179,7 +180,7 @@ void up_page_piece(struct up_page *page, const char *form, const char *value)
         separate(page, up_text_width(text));
     else
         open_line(page);
-    put_words(page, text);
+    put_words(page, text, " > "); // a path of ranges; what is to be typed stays on one line
     free(text);
 }
 
@@ -195,7 +196,7 @@ void up_page_warning(struct up_page *page, const char *text)
     emphasise(page, YELLOW);
     up_page_line_begin(page, "note");
     open_line(page);
-    put_words(page, text);
+    put_words(page, text, " ");
     emphasise(page, PLAIN);
     put(page, "\n");
 }

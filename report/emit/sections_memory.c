@@ -358,7 +358,7 @@ static void say_largest(struct up_emitter *emitter, const struct up_live *live,
                                                {"share", "share", true, 6, 0},
                                                {"category", "category", false, 0, 10},
                                                {"tensors", "tensors", true, 7, 0},
-                                               {"each", "each", false, 0, 29}};
+                                               {"each", "each", false, 0, 31}};
     up_emit_table_begin(emitter, NULL, columns, UP_COUNT(columns));
     for (int64_t i = 0; i < up_min(limit, kinds->count); i++) {
         const struct up_live_group *kind = &kinds->items[i];
