@@ -96,11 +96,19 @@ static double bytes_or_nan(int64_t bytes)
     return bytes == UP_NONE ? NAN : (double)bytes;
 }
 
+static void emit_bytes(struct check *check, const char *key, int64_t bytes)
+{
+    if (bytes == UP_NONE)
+        up_emit_null(check->emitter, key);
+    else
+        up_emit_bytes(check->emitter, key, NULL, bytes);
+}
+
 static void emit_bytes_fields(struct check *check, int64_t baseline, int64_t value)
 {
     up_emit_text(check->emitter, "unit", NULL, "bytes");
-    if (baseline != UP_NONE) up_emit_bytes(check->emitter, "baseline", NULL, baseline);
-    if (value != UP_NONE) up_emit_bytes(check->emitter, "value", NULL, value);
+    emit_bytes(check, "baseline", baseline);
+    emit_bytes(check, "value", value);
 }
 
 static enum verdict gate_bytes(struct check *check, const char *name, int64_t baseline,
@@ -158,13 +166,23 @@ static enum up_status tell_categories(struct check *check, struct up_error *err)
 /* --- Ranks -------------------------------------------------------------------------------------
  */
 
-static enum up_status rank_peak(const struct up_run *run, int64_t rank, int64_t *peak,
+// What `peak --rank` tells; UP_NONE where the run does not tell of the rank.
+static enum up_status rank_peak(const struct up_run *run, int64_t rank, int64_t *bytes,
                                 struct up_error *err)
 {
-    return up_query_value(run,
-                          "SELECT max(peak_bytes) FROM step WHERE rank = ?1"
-                          " AND peak_seq IS NOT NULL AND same_as_step IS NULL",
-                          UP_BIND(rank), UP_NONE, peak, err);
+    enum up_status rc = UP_OK;
+    struct up_peak peak;
+    int64_t known;
+    *bytes = UP_NONE;
+    UP_TRY(up_query_value(run,
+                          "SELECT EXISTS (SELECT 1 FROM step WHERE rank = ?1)"
+                          " OR EXISTS (SELECT 1 FROM tensor WHERE rank = ?1)",
+                          UP_BIND(rank), 0, &known, err));
+    if (!known) return UP_OK;
+    UP_TRY(up_peak_find(run, rank, UP_NONE, &peak, err));
+    *bytes = up_peak_bytes(&peak);
+out:
+    return rc;
 }
 
 // Whether both tell of several ranks: a dry run tells of the first alone.
@@ -181,7 +199,8 @@ static enum up_status gate_ranks(struct check *check, struct up_error *err)
     bool row;
     if (!same_ranks(check)) return UP_OK;
     UP_TRY(up_query_open(&query, &check->baseline->run,
-                         "SELECT DISTINCT rank FROM step WHERE peak_seq IS NOT NULL ORDER BY rank",
+                         "SELECT rank FROM step WHERE rank >= 0 UNION"
+                         " SELECT rank FROM tensor WHERE rank >= 0 ORDER BY rank",
                          UP_BIND_NONE, err));
     for (;;) {
         char name[64];
@@ -192,8 +211,7 @@ static enum up_status gate_ranks(struct check *check, struct up_error *err)
         UP_TRY(rank_peak(&check->baseline->run, rank, &baseline, err));
         UP_TRY(rank_peak(&check->run->run, rank, &value, err));
         snprintf(name, sizeof name, "peak of rank %lld", (long long)rank);
-        gate_bytes(check, name, up_max(UP_NONE, baseline), up_max(UP_NONE, value),
-                   check->peak_allowed);
+        gate_bytes(check, name, baseline, value, check->peak_allowed);
     }
 out:
     up_query_close(&query);

@@ -45,7 +45,7 @@ static enum up_status run_peak(const void *values, const struct up_arguments *ar
     UP_TRY(up_breakdown_read(&run, o->rank, o->step, &breakdown, err));
     up_section_run(emitter, &run, &facts);
     up_section_post_mortem(emitter, &why);
-    up_section_breakdown(emitter, &breakdown, o->limit, 0);
+    up_section_breakdown(emitter, &breakdown, o->limit, NULL);
 out:
     up_post_mortem_release(&why);
     up_breakdown_release(&breakdown);

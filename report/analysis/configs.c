@@ -191,6 +191,20 @@ void up_config_differences_release(struct up_config_differences *differences)
 /* --- How a value is told -------------------------------------------------------------------------
  */
 
+// Reals are recorded with 17 digits, where fewer may tell the same number: 0.003 is told so.
+static void drop_digits(char text[64])
+{
+    char *end, fewer[64];
+    double number = strtod(text, &end);
+    if (strlen(text) < 17 || *end || !strchr(text, '.')) return;
+    for (int digits = 1; digits < 17; digits++) {
+        snprintf(fewer, sizeof fewer, "%.*g", digits, number);
+        if (strtod(fewer, NULL) != number) continue;
+        memcpy(text, fewer, sizeof fewer);
+        return;
+    }
+}
+
 static void with_unit(const char *name, const char *value, char text[64])
 {
     static const char *const tokens[] = {"seq", "tile-mlp", "tile-loss", "tile-attn"};
@@ -198,6 +212,7 @@ static void with_unit(const char *name, const char *value, char text[64])
     const char *bytes = strstr(name, "_bytes");
     int64_t number;
     snprintf(text, 64, "%s", was_not_given(name, value) ? "not given" : value);
+    drop_digits(text);
     if (was_not_given(name, value) || !up_parse_integer(value, &number) || number < 0) return;
     if (is_one_of(name, tokens, UP_COUNT(tokens))) up_format_count(text, number);
     if (is_one_of(name, sizes, UP_COUNT(sizes)) || (bytes && !bytes[strlen("_bytes")]))

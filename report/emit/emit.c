@@ -122,6 +122,11 @@ enum up_status up_emitter_print(struct up_emitter *emitter, FILE *out, struct up
     return rc;
 }
 
+int up_emitter_lines(struct up_emitter *emitter)
+{
+    return emitter->page ? up_page_lines(emitter->page) : 0;
+}
+
 /* --- Structure ---------------------------------------------------------------------------------
  */
 

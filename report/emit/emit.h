@@ -25,6 +25,7 @@ struct up_emitter;
 
 struct up_emitter *up_emitter_create(const struct up_emit_style *style); // NULL: no memory
 enum up_status up_emitter_print(struct up_emitter *emitter, FILE *out, struct up_error *err);
+int up_emitter_lines(struct up_emitter *emitter);    // of the text so far; 0 for JSON and CSV
 void up_emitter_destroy(struct up_emitter *emitter); // NULL is fine
 
 /* Objects, in the JSON alone. */

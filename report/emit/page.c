@@ -1,3 +1,4 @@
+#define _GNU_SOURCE // asprintf
 #include "report/emit/page.h"
 #include "report/emit/text.h"
 
@@ -59,6 +60,14 @@ const char *up_page_text(struct up_page *page)
     return page->failed ? NULL : page->buffer;
 }
 
+int up_page_lines(struct up_page *page)
+{
+    int lines = 0;
+    const char *text = up_page_text(page);
+    for (; text && *text; text++) lines += *text == '\n';
+    return lines;
+}
+
 static void put(struct up_page *page, const char *text)
 {
     if (fputs(text, page->stream) < 0) page->failed = true;
@@ -114,6 +123,12 @@ static void open_line(struct up_page *page)
     page->after_heading = page->heading && page->joined;
 }
 
+// Where a line goes on below.
+static int margin(const struct up_page *page)
+{
+    return page->heading ? 2 : 2 + UP_PAGE_LABEL;
+}
+
 // A comma may follow the piece, too.
 static void separate(struct up_page *page, int width)
 {
@@ -123,23 +138,50 @@ static void separate(struct up_page *page, int width)
         return;
     }
     put(page, ",\n");
-    page->column = page->heading ? 2 : 2 + UP_PAGE_LABEL;
+    page->column = margin(page);
     pad(page, page->column);
+}
+
+// Broken after `between`, at its last character, a blank: what comes from the run may be long.
+static void put_words(struct up_page *page, const char *text, const char *between)
+{
+    for (const char *word = text; *word;) {
+        const char *end = strstr(word, between);
+        int length = (int)(end ? (size_t)(end - word) + strlen(between) - 1 : strlen(word));
+        char *copy = strndup(word, (size_t)length);
+        int width = copy ? up_text_width(copy) : 0;
+        free(copy);
+        bool first = word == text;
+        if (!first && page->column + 1 + width > UP_PAGE_WIDTH) {
+            put(page, "\n");
+            page->column = margin(page);
+            pad(page, page->column);
+        } else if (!first) {
+            put(page, " ");
+            page->column++;
+        }
+        if (fprintf(page->stream, "%.*s", length, word) < 0) page->failed = true;
+        page->column += width;
+        word += length;
+        if (*word) word++;
+    }
 }
 
 void up_page_piece(struct up_page *page, const char *form, const char *value)
 {
     const char *hole = strstr(form, "{}");
     int before = hole ? (int)(hole - form) : (int)strlen(form);
-    int width = up_text_width(form) + (hole ? up_text_width(value) - 2 : 0);
+    char *text = NULL;
+    if (asprintf(&text, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") < 0) {
+        page->failed = true;
+        return;
+    }
     if (page->pieces++)
-        separate(page, width);
+        separate(page, up_text_width(text));
     else
         open_line(page);
-    if (fprintf(page->stream, "%.*s%s%s", before, form, hole ? value : "", hole ? hole + 2 : "") <
-        0)
-        page->failed = true;
-    page->column += width;
+    put_words(page, text, " > "); // a path of ranges; what is to be typed stays on one line
+    free(text);
 }
 
 void up_page_line_end(struct up_page *page)
@@ -153,27 +195,8 @@ void up_page_warning(struct up_page *page, const char *text)
 {
     emphasise(page, YELLOW);
     up_page_line_begin(page, "note");
-    // Broken between words: a message from the run may be long.
     open_line(page);
-    for (const char *word = text; *word;) {
-        int length = (int)strcspn(word, " ");
-        char *copy = strndup(word, (size_t)length);
-        int width = copy ? up_text_width(copy) : 0;
-        free(copy);
-        bool first = word == text;
-        if (!first && page->column + 1 + width > UP_PAGE_WIDTH) {
-            put(page, "\n");
-            page->column = 2 + UP_PAGE_LABEL;
-            pad(page, page->column);
-        } else if (!first) {
-            put(page, " ");
-            page->column++;
-        }
-        if (fprintf(page->stream, "%.*s", length, word) < 0) page->failed = true;
-        page->column += width;
-        word += length;
-        if (*word) word++;
-    }
+    put_words(page, text, " ");
     emphasise(page, PLAIN);
     put(page, "\n");
 }
@@ -192,6 +215,7 @@ void up_page_table_begin(struct up_page *page, const struct up_column *columns, 
 void up_page_row_begin(struct up_page *page)
 {
     size_t width = (size_t)page->column_count;
+    if (!width) return; // a table of the JSON alone
     if (up_grow(&page->cells, (int64_t)page->rows, &page->capacity, width * sizeof *page->cells,
                 NULL)) {
         page->failed = true;
@@ -201,9 +225,15 @@ void up_page_row_begin(struct up_page *page)
     page->rows++;
 }
 
+static void drop_blanks_at_end(char *text)
+{
+    size_t length = strlen(text);
+    while (length && text[length - 1] == ' ') text[--length] = 0;
+}
+
 void up_page_cell(struct up_page *page, int column, const char *text)
 {
-    if (page->failed || !page->rows) return;
+    if (page->failed || !page->rows) return; // no room for the row
     char **cell = &page->cells[(page->rows - 1) * (size_t)page->column_count + (size_t)column];
     free(*cell);
     *cell = strdup(text);
@@ -211,6 +241,7 @@ void up_page_cell(struct up_page *page, int column, const char *text)
         page->failed = true;
         return;
     }
+    drop_blanks_at_end(*cell); // of two parts of which the second is empty
     up_text_cut(*cell, page->columns[column].most);
 }
 

@@ -13,6 +13,7 @@ struct up_page *up_page_create(bool colour); // NULL: no memory
 void up_page_destroy(struct up_page *page);  // NULL is fine
 /* The whole text, owned by the page; NULL if memory ran out at any time. */
 const char *up_page_text(struct up_page *page);
+int up_page_lines(struct up_page *page); // so far
 
 void up_page_heading_begin(struct up_page *page, bool joined); // to the table that follows
 void up_page_line_begin(struct up_page *page, const char *label);

@@ -18,11 +18,16 @@ void up_section_incomplete(struct up_emitter *emitter, const struct up_run_facts
  */
 void up_section_post_mortem(struct up_emitter *emitter, const struct up_post_mortem *why);
 
+/* At most so many rows of a screen. */
+struct up_brief {
+    int64_t categories, tensors;
+};
+
 /* "peak", "categories", "reconciliation", "largest" and "kinds" (`limit` of each, 0: all) and
- * "host". `brief` rows of tensors, if not 0, make the text one of one screen: the sums on a line,
- * the larger categories, and tensors by kind. Says so where nothing was recorded. */
+ * "host". `brief`, if not NULL, makes the text one of one screen: the sums on a line, the larger
+ * categories, and tensors by kind. Says so where nothing was recorded. */
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, int64_t brief);
+                          int64_t limit, const struct up_brief *brief);
 
 /* "training": loss and speed, and what recording cost. */
 void up_section_training(struct up_emitter *emitter, const struct up_run_facts *facts);

@@ -155,14 +155,14 @@ static void say_category(struct up_emitter *emitter, const char *name, int64_t b
     up_emit_row_end(emitter);
 }
 
-// In the text alone: those below a hundredth together, unless that is one.
+// In the text alone: those below a hundredth, or beyond `most`, together, unless that is one.
 static void say_categories(struct up_emitter *emitter, const struct up_live_groups *categories,
-                           int64_t whole)
+                           int64_t most, int64_t whole)
 {
     int64_t shown = 0, bytes = 0, tensors = 0;
     char others[64];
-    while (shown < categories->count && share_of(categories->items[shown].bytes, whole) >= 0.01)
-        shown++;
+    most = up_min(most, categories->count);
+    while (shown < most && share_of(categories->items[shown].bytes, whole) >= 0.01) shown++;
     if (categories->count - shown == 1) shown++;
     up_emit_table_begin(emitter, NULL, category_columns, UP_COUNT(category_columns));
     for (int64_t i = 0; i < shown; i++) {
@@ -408,7 +408,7 @@ static void emit_host(struct up_emitter *emitter, const struct up_breakdown *bre
 }
 
 void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown *breakdown,
-                          int64_t limit, int64_t brief)
+                          int64_t limit, const struct up_brief *brief)
 {
     if (breakdown->peak.rank == UP_NONE) {
         up_emit_null(emitter, "peak");
@@ -424,8 +424,8 @@ void up_section_breakdown(struct up_emitter *emitter, const struct up_breakdown 
     emit_largest(emitter, &breakdown->live, limit, brief);
     emit_kinds(emitter, &breakdown->live, &breakdown->kinds, limit, brief);
     if (brief) {
-        say_categories(emitter, &breakdown->categories, breakdown->live.bytes);
-        say_largest(emitter, &breakdown->live, &breakdown->kinds, brief);
+        say_categories(emitter, &breakdown->categories, brief->categories, breakdown->live.bytes);
+        say_largest(emitter, &breakdown->live, &breakdown->kinds, brief->tensors);
     }
     emit_host(emitter, breakdown);
 }

@@ -322,6 +322,18 @@ static void fits_screen(const char *text)
         assert_true(strcspn(line, "\n") <= 100);
 }
 
+static void one_screen(const char *path, const char *sql)
+{
+    struct fixture f = {0};
+    assert_int_equal(sqlite3_open(path, &f.db), SQLITE_OK);
+    fixture_sql(&f, sql, 0);
+    sqlite3_close(f.db);
+    struct outcome o = report("LC_ALL=C", path);
+    expect_status(&o, 0);
+    fits_screen(o.out);
+    outcome_release(&o);
+}
+
 static void test_one_screen(void **state)
 {
     (void)state;
@@ -329,11 +341,54 @@ static void test_one_screen(void **state)
     fixture_open(&f, "wide.db");
     make_wide(&f);
     fixture_close(&f);
-    struct outcome typical = report("LC_ALL=C", "run.db"), wide = report("LC_ALL=C", "wide.db");
-    fits_screen(typical.out);
-    fits_screen(wide.out);
-    outcome_release(&typical);
-    outcome_release(&wide);
+    one_screen("run.db", "");
+    one_screen("wide.db", "");
+    // Where more is to be told beside them, there are fewer rows of tables.
+    one_screen("wide.db", "UPDATE tensor SET category = substr(category, 1, 6) || (layer %% 4)");
+    one_screen("wide.db", "UPDATE meta SET value = 0 WHERE key = 'complete';"
+                          "UPDATE meta SET value = 'out of memory' WHERE key = 'outcome';"
+                          "INSERT INTO meta VALUES ('out_of_memory', '{\"rank\": 0, \"space\":"
+                          " \"device\", \"name\": \"x\", \"bytes\": 9, \"seq\": 700}');"
+                          "INSERT INTO diagnostic VALUES (1, 0, 1, 'out_of_memory',"
+                          " replace(hex(zeroblob(60)), '00', 'no room ')), (2, 0, 1, 'run', 'no')");
+    // However far down ranges go.
+    one_screen("wide.db",
+               "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 12)"
+               "INSERT INTO range SELECT i, 0, i - 1, 'layers.' || i || '.attention.backward', 0,"
+               " i, 'forward', 0, NULL, NULL, NULL, 'compute', i - 20, NULL FROM n;"
+               "UPDATE tensor SET range_id = 12");
+}
+
+// Tables of the JSON alone, of more rows than any run of upipe's has.
+static void test_many_categories(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_open(&f, "wide.db");
+    make_wide(&f);
+    fixture_close(&f);
+    one_screen("wide.db", "UPDATE tensor SET category = substr(category, 1, 6) || layer");
+    json_t *root = json_of("wide.db --json", 0);
+    assert_int_equal(json_array_size(json_object_get(root, "categories")), 11 * 64);
+    json_decref(root);
+}
+
+// A cell of two parts, one of which is empty, is no reason for a blank.
+static void test_no_blanks_at_the_end(void **state)
+{
+    (void)state;
+    struct fixture f = {0};
+    assert_int_equal(sqlite3_open("run.db", &f.db), SQLITE_OK);
+    fixture_sql(&f, "DELETE FROM range; UPDATE tensor SET shape = ''", 0);
+    sqlite3_close(f.db);
+    static const char *const words[] = {"run.db", "peak run.db", "tensors run.db",
+                                        "timeline run.db"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct outcome o = report("", words[i]);
+        expect_status(&o, 0);
+        if (strstr(o.out, " \n")) fail_msg("a blank ends a line of: %s", o.out);
+        outcome_release(&o);
+    }
 }
 
 static bool is_ascii(const char *text)
@@ -484,6 +539,8 @@ int main(void)
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(test_device_time, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_screen, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_many_categories, enter, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_no_blanks_at_the_end, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_lines_end_within_the_page, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_locale_and_colour, enter, folder_teardown),
         cmocka_unit_test_setup_teardown(test_live_run, enter, folder_teardown),

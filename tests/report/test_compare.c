@@ -265,6 +265,25 @@ static void test_check_ranks(void **state)
     new.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1";
     make("new.db", new);
     expect_verdict("", 2, "peak of rank 1", "MISSING");
+    // A rank of which no step ended is told of by its rows.
+    const char *unended = "UPDATE step SET end_ns = NULL, peak_bytes = NULL, peak_seq = NULL"
+                          " WHERE rank = 1";
+    new.sql = base.sql = unended;
+    make("base.db", base);
+    make("new.db", new);
+    expect_verdict("", 1, "peak of rank 1", "REGRESSION");
+    make("new.db", base);
+    expect_verdict("", 0, "peak of rank 1", "PASS");
+    base.sql = NULL;
+    make("base.db", base);
+    // Steps without rows count, too.
+    new = base;
+    new.sql = "INSERT INTO step (step, rank, begin_ns, end_ns, peak_bytes) VALUES"
+              " (9, 1, 1, 2, 94371840)"; // 90 MiB
+    make("new.db", new);
+    expect_verdict("", 1, "peak", "PASS");
+    expect_verdict("", 1, "peak of rank 1", "REGRESSION");
+    new.rank1_extra = -10 * MIB;
     // A dry run simulates the first rank alone, and is compared by that.
     new.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1;"
               "UPDATE meta SET value = 'dry' WHERE key = 'device'";
@@ -472,6 +491,16 @@ static void test_config_values(void **state)
     char *notes = notes_of("check b.db --baseline a.db --json");
     assert_non_null(strstr(notes, "memory-limit 64.0 MiB (baseline not given)"));
     free(notes);
+    // Reals are told with as few digits as tell them.
+    made.config = "{\"options\": {\"lr\": \"0.0030000000000000001\", \"beta2\": \"0.95\"}}";
+    make("a.db", made);
+    made.config = "{\"options\": {\"lr\": \"0.30000000000000004\", \"beta2\": \"0.9\"}}";
+    make("b.db", made);
+    outcome = report("", "diff a.db b.db");
+    expect_status(&outcome, 0);
+    assert_non_null(strstr(outcome.out, " 0.003 "));
+    assert_non_null(strstr(outcome.out, " 0.30000000000000004\n"));
+    outcome_release(&outcome);
     // A figure of a machine that a trace from before it was recorded lacks is not known there.
     made.config = "{\"options\": {\"seq\": \"2048\"}, \"machine\": {\"launch_s\": 1e-6}}";
     make("a.db", made);
@@ -526,6 +555,40 @@ static void test_diff_states(void **state)
     outcome_release(&outcome);
     expect_refusal("diff base.db", "expected two run.db");
     expect_refusal("diff base.db none.db", "none.db");
+}
+
+static void expect_keys(const char *words, int status, const char *table, const char *const *keys)
+{
+    json_t *root = json_of(words, status), *row;
+    size_t index;
+    json_array_foreach(json_object_get(root, table), index, row)
+    {
+        for (int i = 0; keys[i]; i++)
+            if (!json_object_get(row, keys[i]))
+                fail_msg("%s: %s: row %zu has no %s", words, table, index, keys[i]);
+    }
+    assert_true(index > 0);
+    json_decref(root);
+}
+
+// What is not known is null, and not left out.
+static void test_every_row_has_its_fields(void **state)
+{
+    (void)state;
+    static const char *const of_diff[] = {"name", "unit", "a", "b", "change", "relative", NULL};
+    static const char *const of_check[] = {"verdict", "name",     "unit",  "baseline",
+                                           "value",   "relative", "gated", NULL};
+    struct made base = usual(), new = usual();
+    new.sql = "DELETE FROM tensor; DELETE FROM step; DELETE FROM meta";
+    make("none.db", new);
+    expect_keys("diff base.db base.db --json", 0, "figures", of_diff);
+    expect_keys("diff base.db none.db --json", 0, "figures", of_diff);
+    expect_keys("diff none.db base.db --json", 0, "figures", of_diff);
+    base.ranks = 2;
+    make("base.db", base);
+    base.sql = "DELETE FROM step WHERE rank = 1; DELETE FROM tensor WHERE rank = 1";
+    make("new.db", base);
+    expect_keys("check new.db --baseline base.db --json", 2, "checks", of_check);
 }
 
 // Numbers that no run has: whatever is said, it is said in order.
@@ -705,6 +768,7 @@ int main(void)
         TEST(test_config_values),
         TEST(test_active_layers),
         TEST(test_diff_states),
+        TEST(test_every_row_has_its_fields),
         TEST(test_malformed),
         TEST(test_history_order),
         TEST(test_history_forms),
