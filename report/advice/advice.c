@@ -54,12 +54,23 @@ static enum up_status change_length(int64_t seq, struct up_advice *advice, struc
     return up_fail(err, UP_USAGE, "--seq: expected fewer tokens: the step has too many operations");
 }
 
+// With so many eighths of what there is.
+static bool fits_eighths(const struct up_advice *advice, const struct up_candidate *to, int eighths)
+{
+    struct up_limits limits = advice->limits;
+    limits.device_bytes = limits.device_bytes / 8 * eighths;
+    limits.host_bytes = limits.host_bytes / 8 * eighths;
+    return up_limits_check(&limits, &to->config, to->forecast) == UP_ROOM_FITS;
+}
+
+// A plan takes some percent more than what is alive: it is made, which takes its time, where that
+// decides.
 static enum up_status fits_planned(struct up_advice *advice, struct up_candidate *to, bool *fits,
                                    struct up_error *err)
 {
     enum up_status rc = UP_OK;
     *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;
-    if (!*fits) return UP_OK; // nor in a plan, which takes no less
+    if (!*fits || fits_eighths(advice, to, 7)) return UP_OK;
     UP_TRY(up_forecaster_ask(advice->forecaster, &to->config, UP_FORECAST_PLANNED, &to->forecast,
                              err));
     *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;
