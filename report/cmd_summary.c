@@ -118,7 +118,7 @@ static enum up_status fit_screen(const struct summary *s, struct up_brief *brief
                                  struct up_error *err)
 {
     bool advised = s->advice.is_exact || s->advice.is_modelled;
-    int lines;
+    int lines = 0;
     *brief = (struct up_brief){.categories = CATEGORIES,
                                .tensors = advised ? TENSORS_WITH_ADVICE : TENSORS};
     do {
