@@ -124,14 +124,20 @@ static const char *statistic(int figure)
     }
 }
 
+// Of the run's ranks those that share a host.
+static int64_t ranks_of_node(const struct calibration *c)
+{
+    int64_t node = (int64_t)c->base.of[UP_FIGURE_NODE_DEVICES];
+    return node > 0 ? up_min(c->facts.ranks, node) : c->facts.ranks;
+}
+
 // The rate of copies that several devices of a node made is the node's where that held them up.
 static void share_copies(struct calibration *c, enum up_machine_figure figure)
 {
     struct up_rate *rate = &c->rates.of[figure];
-    int64_t node = (int64_t)c->base.of[UP_FIGURE_NODE_DEVICES], devices = up_max(c->facts.ranks, 1);
     if (!(rate->value > 0)) return;
-    if (node > 0) devices = up_min(devices, node);
-    struct up_copy_figures told = up_figures_of_copies(&c->base, figure, rate->value, 0, devices);
+    struct up_copy_figures told =
+        up_figures_of_copies(&c->base, figure, rate->value, 0, up_max(ranks_of_node(c), 1));
     if (told.node > 0)
         c->rates.of[up_figure_of_node(figure)] = (struct up_rate){told.node, rate->samples};
     if (!(told.device > 0)) *rate = (struct up_rate){NAN, 0};
@@ -179,9 +185,8 @@ static const char held_sql[] =
 // NCCL's own, as a machine file has it: of two ranks, and what each further one of a host adds.
 static double of_two_ranks(const struct calibration *c, double bytes)
 {
-    double beyond = (double)c->facts.ranks - 2, node = c->base.of[UP_FIGURE_NODE_DEVICES];
-    if (node > 0) beyond = fmin(beyond, node - 2);
-    return bytes - fmax(beyond, 0) * c->base.of[UP_FIGURE_NCCL_RANK];
+    int64_t beyond = up_max(ranks_of_node(c) - 2, 0);
+    return bytes - (double)beyond * c->base.of[UP_FIGURE_NCCL_RANK];
 }
 
 static enum up_status take_libraries(struct calibration *c, struct up_error *err)
@@ -383,8 +388,8 @@ static void take_runs(struct calibration *c)
     }
     for (int sort = UP_COST_ATTENTION_FORWARD; sort <= UP_COST_ATTENTION_BACKWARD; sort++) {
         bool backward = sort == UP_COST_ATTENTION_BACKWARD;
-        list->run_s[sort] =
-            up_figures_runs_s(&c->base, backward, runs[sort], seconds[sort]) / fmax(runs[sort], 1);
+        up_figures_check_run(&c->base, backward, runs[sort], seconds[sort]);
+        list->run_s[sort] = c->base.of[up_figure_of_run(backward)];
     }
 }
 

@@ -96,19 +96,11 @@ static double bytes_or_nan(int64_t bytes)
     return bytes == UP_NONE ? NAN : (double)bytes;
 }
 
-static void emit_bytes(struct check *check, const char *key, int64_t bytes)
-{
-    if (bytes == UP_NONE)
-        up_emit_null(check->emitter, key);
-    else
-        up_emit_bytes(check->emitter, key, NULL, bytes);
-}
-
 static void emit_bytes_fields(struct check *check, int64_t baseline, int64_t value)
 {
     up_emit_text(check->emitter, "unit", NULL, "bytes");
-    emit_bytes(check, "baseline", baseline);
-    emit_bytes(check, "value", value);
+    up_emit_known_bytes(check->emitter, "baseline", baseline);
+    up_emit_known_bytes(check->emitter, "value", value);
 }
 
 static enum verdict gate_bytes(struct check *check, const char *name, int64_t baseline,

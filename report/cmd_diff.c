@@ -72,21 +72,13 @@ static void emit_config(struct up_emitter *emitter, const struct up_config_diffe
 /* --- Figures ------------------------------------------------------------------------------------
  */
 
-static void emit_bytes(struct up_emitter *emitter, const char *key, int64_t bytes)
-{
-    if (bytes == UP_NONE)
-        up_emit_null(emitter, key);
-    else
-        up_emit_bytes(emitter, key, NULL, bytes);
-}
-
 static void emit_bytes_row(struct up_emitter *emitter, const char *name, int64_t a, int64_t b)
 {
     up_emit_row_begin(emitter);
     up_emit_text(emitter, "name", NULL, name);
     up_emit_text(emitter, "unit", NULL, "bytes");
-    emit_bytes(emitter, "a", a);
-    emit_bytes(emitter, "b", b);
+    up_emit_known_bytes(emitter, "a", a);
+    up_emit_known_bytes(emitter, "b", b);
     if (a != UP_NONE && b != UP_NONE) {
         up_emit_bytes_change(emitter, "change", NULL, up_difference(a, b));
         up_emit_share_change(emitter, "relative", NULL, up_relative_change((double)a, (double)b));

@@ -393,8 +393,11 @@ static void tell_attention(const struct bench *bench, struct up_figures *figures
     struct calls calls =
         tell_calls(bench, backward ? UP_COST_ATTENTION_BACKWARD : UP_COST_ATTENTION_FORWARD);
     bool own = on_gpu && (config->own_attention || calls.own);
-    double besides =
-        on_gpu && !own ? up_figures_runs_s(known, backward, calls.runs, calls.seconds) : 0;
+    double besides = 0;
+    if (on_gpu && !own) {
+        up_figures_check_run(known, backward, calls.runs, calls.seconds);
+        besides = calls.runs * known->of[up_figure_of_run(backward)];
+    }
     if (calls.seconds > 2 * besides)
         figures->of[up_figure_of_attention(backward, config->model.head_dim, own)] =
             calls.flops / (calls.seconds - besides);

@@ -54,12 +54,12 @@ static enum up_status change_length(int64_t seq, struct up_advice *advice, struc
     return up_fail(err, UP_USAGE, "--seq: expected fewer tokens: the step has too many operations");
 }
 
-// With so many eighths of what there is.
-static bool fits_eighths(const struct up_advice *advice, const struct up_candidate *to, int eighths)
+// With an eighth of what there is to spare.
+static bool fits_easily(const struct up_advice *advice, const struct up_candidate *to)
 {
     struct up_limits limits = advice->limits;
-    limits.device_bytes = limits.device_bytes / 8 * eighths;
-    limits.host_bytes = limits.host_bytes / 8 * eighths;
+    limits.device_bytes -= limits.device_bytes / 8;
+    limits.host_bytes -= limits.host_bytes / 8;
     return up_limits_check(&limits, &to->config, to->forecast) == UP_ROOM_FITS;
 }
 
@@ -70,7 +70,7 @@ static enum up_status fits_planned(struct up_advice *advice, struct up_candidate
 {
     enum up_status rc = UP_OK;
     *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;
-    if (!*fits || fits_eighths(advice, to, 7)) return UP_OK;
+    if (!*fits || fits_easily(advice, to)) return UP_OK;
     UP_TRY(up_forecaster_ask(advice->forecaster, &to->config, UP_FORECAST_PLANNED, &to->forecast,
                              err));
     *fits = up_limits_check(&advice->limits, &to->config, to->forecast) == UP_ROOM_FITS;

@@ -327,6 +327,14 @@ void up_emit_bytes(struct up_emitter *emitter, const char *key, const char *form
     whole(emitter, key, form, value, up_text_bytes(text, value));
 }
 
+void up_emit_known_bytes(struct up_emitter *emitter, const char *key, int64_t value)
+{
+    if (value < 0)
+        up_emit_null(emitter, key);
+    else
+        up_emit_bytes(emitter, key, NULL, value);
+}
+
 void up_emit_count(struct up_emitter *emitter, const char *key, const char *form, int64_t value)
 {
     char text[UP_UNITS_TEXT];

@@ -71,6 +71,7 @@ void up_emit_null(struct up_emitter *emitter, const char *key);
 
 /* `value` unless it is negative: null then. */
 void up_emit_known(struct up_emitter *emitter, const char *key, const char *form, int64_t value);
+void up_emit_known_bytes(struct up_emitter *emitter, const char *key, int64_t value); // of a table
 
 struct up_column {
     const char *key; // of the field that fills it

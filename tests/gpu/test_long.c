@@ -282,13 +282,7 @@ static float *gradients_of(const struct up_config *config, int64_t block_rows, d
     bench_open(&bench, config, UP_DEVICE_CUDA, 0);
     bench_run(&bench, prepare, &block_rows);
     bench_run(&bench, run_gradients, &call);
-    float *all = malloc((size_t)up_model_parameters(&config->model) * sizeof *all), *at = all;
-    assert_non_null(all);
-    for (int i = 0; i < up_model_param_count(&config->model); i++) {
-        struct up_param param = up_model_param(&config->model, i);
-        collect_gradient(&bench, &param, at);
-        at += param.rows * param.cols;
-    }
+    float *all = collect_gradients(&bench, &config->model);
     *loss = call.result.loss;
     bench_close(&bench);
     return all;
@@ -318,12 +312,8 @@ static void test_block_gradients(void **state)
 {
     (void)state;
     gpus_or_skip();
-    struct up_config config = plain_config();
-    assert_true(up_model_preset("llama3-8b", &config.model));
-    config.model.layers = 1;
+    struct up_config config = blocks_of_llama3_8b(1);
     config.model.vocab = 4096; // a small embedding: the block is what matters
-    config.as = UP_DEVICE_CUDA;
-    config.dtype = UP_BF16;
     config.seq = length();
     config.checkpoint = UP_CHECKPOINT_ATTN;
     config.attn_layers = 1;

@@ -66,11 +66,7 @@ static int tell_heard(void)
  */
 static struct up_config real_config(int ranks)
 {
-    struct up_config config = plain_config();
-    assert_true(up_model_preset("llama3-8b", &config.model));
-    config.model.layers = 2;
-    config.as = UP_DEVICE_CUDA;
-    config.dtype = UP_BF16;
+    struct up_config config = blocks_of_llama3_8b(2);
     config.seq = 16384;
     config.cp = ranks;
     config.fsdp = true;

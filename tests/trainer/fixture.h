@@ -65,6 +65,17 @@ static inline struct up_config plain_config(void)
         .as = UP_DEVICE_CPU, .dtype = UP_F32, .batch = 1, .accum = 1, .cp = 1, .dp = 1};
 }
 
+/* The same of so many blocks of a real model, as on a GPU. */
+static inline struct up_config blocks_of_llama3_8b(int64_t layers)
+{
+    struct up_config config = plain_config();
+    assert_true(up_model_preset("llama3-8b", &config.model));
+    config.model.layers = layers;
+    config.as = UP_DEVICE_CUDA;
+    config.dtype = UP_BF16;
+    return config;
+}
+
 static inline void *bench_thread(void *argument)
 {
     struct member *member = argument;
@@ -356,6 +367,19 @@ static inline void collect_gradient(struct bench *bench, const struct up_param *
         if (part.count)
             read_device(&bench->member[r], out + part.first, unit->grads, part.at, part.count);
     }
+}
+
+/* Those of all parameters, one after the other; to be freed. */
+static inline float *collect_gradients(struct bench *bench, const struct up_model *model)
+{
+    float *all = calloc((size_t)up_model_parameters(model), sizeof *all), *out = all;
+    assert_non_null(all);
+    for (int i = 0; i < up_model_param_count(model); i++) {
+        struct up_param param = up_model_param(model, i);
+        collect_gradient(bench, &param, out);
+        out += param.rows * param.cols;
+    }
+    return all;
 }
 
 /* The reference gradients, opened as if they were a model's weights. */

@@ -144,11 +144,7 @@ static struct up_usage dry_usage(const struct up_config *config, int rank)
 static void test_rank_0_is_fullest(void **state)
 {
     (void)state;
-    struct up_config config = plain_config();
-    assert_true(up_model_preset("llama3-8b", &config.model));
-    config.model.layers = 2;
-    config.as = UP_DEVICE_CUDA;
-    config.dtype = UP_BF16;
+    struct up_config config = blocks_of_llama3_8b(2);
     config.cp = 2;
     config.checkpoint = UP_CHECKPOINT_ATTN;
     config.attn_layers = config.offload_layers = 2;

@@ -192,7 +192,8 @@ static void test_runs(void **state)
         struct up_figures known = {
             .of = {[UP_FIGURE_ATTENTION_FORWARD_RUN] = 7, [UP_FIGURE_ATTENTION_BACKWARD_RUN] = 7}};
         known.of[figure] = rows[i / 2].run_s;
-        double besides = up_figures_runs_s(&known, backward, rows[i / 2].runs, rows[i / 2].seconds);
+        up_figures_check_run(&known, backward, rows[i / 2].runs, rows[i / 2].seconds);
+        double besides = rows[i / 2].runs * known.of[up_figure_of_run(backward)];
         if (besides != rows[i / 2].besides || known.of[figure] != rows[i / 2].left)
             fail_msg("row %d: %g, %g", i / 2, besides, known.of[figure]);
         assert_true(known.of[UP_FIGURE_ATTENTION_FORWARD_RUN] +

@@ -4,11 +4,7 @@
 
 static struct up_config llama(int64_t seq, int64_t layers)
 {
-    struct up_config config = plain_config();
-    assert_true(up_model_preset("llama3-8b", &config.model));
-    config.model.layers = layers;
-    config.as = UP_DEVICE_CUDA;
-    config.dtype = UP_BF16;
+    struct up_config config = blocks_of_llama3_8b(layers);
     config.seq = seq;
     config.cp = 4;
     config.fsdp = true;

@@ -141,13 +141,7 @@ static struct outcome run(const struct up_config *config, uint64_t chaos_seed)
         outcome.hash[r] = bench.member[r].rank.usage.event_hash;
         outcome.peak[r] = bench.member[r].rank.usage.peak_bytes[UP_SPACE_DEVICE];
     }
-    float *out = outcome.gradients =
-        calloc((size_t)up_model_parameters(&config->model), sizeof *out);
-    for (int i = 0; i < up_model_param_count(&config->model); i++) {
-        struct up_param param = up_model_param(&config->model, i);
-        collect_gradient(&bench, &param, out);
-        out += param.rows * param.cols;
-    }
+    outcome.gradients = collect_gradients(&bench, &config->model);
     bench_close(&bench);
     return outcome;
 }

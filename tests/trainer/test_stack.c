@@ -146,13 +146,7 @@ static void run_config(const struct fixture *fixture, const struct up_config *co
     result->loss = call.result.loss;
     result->hash = bench.member[0].rank.usage.event_hash;
     result->peak = bench.member[0].rank.usage.peak_bytes[UP_SPACE_DEVICE];
-    float *out = result->gradients =
-        calloc((size_t)up_model_parameters(&config->model), sizeof *out);
-    for (int i = 0; i < up_model_param_count(&config->model); i++) {
-        struct up_param param = up_model_param(&config->model, i);
-        collect_gradient(&bench, &param, out);
-        out += param.rows * param.cols;
-    }
+    result->gradients = collect_gradients(&bench, &config->model);
     bench_close(&bench);
 }
 

@@ -59,10 +59,11 @@ enum up_machine_figure up_figure_twin(enum up_machine_figure figure);
 double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure figure,
                          double twin);
 
-/* What so many `runs` of attention, which took `seconds` in all, took besides their work at what is
- * known of each. Where that would be all their time it is another machine's figure: it becomes 0.
- */
-double up_figures_runs_s(struct up_figures *known, bool backward, double runs, double seconds);
+/* What a run of attention takes besides its work, of the kernels that are not upipe's own. */
+enum up_machine_figure up_figure_of_run(bool backward);
+/* Forgets that figure where so many `runs`, which took `seconds` in all, would have taken all of
+ * their time so: it is another machine's. */
+void up_figures_check_run(struct up_figures *known, bool backward, double runs, double seconds);
 
 /* What copies tell that so many `devices` of a node made at once, at `rate` bytes/s each, and one
  * by itself at `alone` (0: nobody looked), beside what is known: `figure`, UP_FIGURE_TO_HOST or

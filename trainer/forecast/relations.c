@@ -36,12 +36,15 @@ double up_figure_by_twin(const struct up_figures *known, enum up_machine_figure 
     return value > 0 && value < 0x1p60 ? value : here; // an absurd twin, or none is known
 }
 
-double up_figures_runs_s(struct up_figures *known, bool backward, double runs, double seconds)
+enum up_machine_figure up_figure_of_run(bool backward)
 {
-    double *run_s =
-        &known->of[backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN];
+    return backward ? UP_FIGURE_ATTENTION_BACKWARD_RUN : UP_FIGURE_ATTENTION_FORWARD_RUN;
+}
+
+void up_figures_check_run(struct up_figures *known, bool backward, double runs, double seconds)
+{
+    double *run_s = &known->of[up_figure_of_run(backward)];
     if (seconds > 0 && runs * *run_s >= seconds) *run_s = 0;
-    return runs * *run_s;
 }
 
 /* --- Of copies -----------------------------------------------------------------------------------
