@@ -81,6 +81,7 @@ struct up_machine {
     double link_bytes_per_s; // from one device to the others, all sending at once
     double launch_s;         // what a piece of work takes besides
     int64_t node_devices;    // how many share a host; 0: all that a run has
+    bool own_attention;      // on a GPU attention is by upipe's own kernels alone; a run's choice
     /* What libraries take on each device: the CUDA context with the kernels' code, cuBLAS, cuDNN,
      * and NCCL with two ranks, and for each rank of the node beyond two. */
     int64_t context_bytes, cublas_bytes, cudnn_bytes, nccl_bytes, nccl_rank_bytes;

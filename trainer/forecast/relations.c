@@ -80,25 +80,6 @@ static double shared(double alone, double node, int64_t devices)
     return node > 0 ? fmin(alone, node / (double)devices) : alone;
 }
 
-static double first_known(double a, double b, double c)
-{
-    return a > 0 ? a : b > 0 ? b : c;
-}
-
-// A machine whose attention upipe's own kernels do.
-static void use_own_attention(struct up_machine *m)
-{
-    static const enum up_cost_class both_ways[] = {UP_COST_ATTENTION_FORWARD,
-                                                   UP_COST_ATTENTION_BACKWARD};
-    for (int i = 0; i < UP_COUNT(both_ways); i++) {
-        enum up_cost_class class = both_ways[i];
-        m->narrow_flops[class] =
-            first_known(m->own_narrow_flops[class], m->own_flops[class], m->narrow_flops[class]);
-        m->flops[class] = first_known(m->own_flops[class], m->flops[class], 0);
-        m->run_s[class] = 0;
-    }
-}
-
 struct up_device *up_machine_dry_device(const struct up_machine *machine,
                                         const struct up_config *config, struct up_error *err)
 {
@@ -107,6 +88,6 @@ struct up_device *up_machine_dry_device(const struct up_machine *machine,
     m.to_host_bytes_per_s = shared(m.to_host_bytes_per_s, m.node_to_host_bytes_per_s, devices);
     m.from_host_bytes_per_s =
         shared(m.from_host_bytes_per_s, m.node_from_host_bytes_per_s, devices);
-    if (config->own_attention && config->as == UP_DEVICE_CUDA) use_own_attention(&m);
+    m.own_attention = config->own_attention;
     return up_device_dry_create(config->as, &m, err);
 }

@@ -81,11 +81,11 @@ static struct up_interval launch(struct up_device *device, enum up_stream stream
     (void)args;
     (void)size;
     const struct up_machine *machine = &dry_of(device)->machine;
-    bool gpu = device->as == UP_DEVICE_CUDA;
-    double rate = rate_of(machine, cost, gpu && cost->own);
+    bool gpu = device->as == UP_DEVICE_CUDA, own = gpu && (cost->own || machine->own_attention);
+    double rate = rate_of(machine, cost, own);
     double bytes_s = cost->bytes / pace_of(machine, cost->class);
     double flops_s = rate > 0 ? cost->flops / rate : 0;
-    double runs_s = gpu && !cost->own ? (double)cost->runs * machine->run_s[cost->class] : 0;
+    double runs_s = gpu && !own ? (double)cost->runs * machine->run_s[cost->class] : 0;
     return advance(dry_of(device), stream, (bytes_s > flops_s ? bytes_s : flops_s) + runs_s);
 }
 
