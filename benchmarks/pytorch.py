@@ -27,6 +27,7 @@ import tempfile
 import threading
 
 from text import text
+from words import take, tokens
 
 LLAMA = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, "vocab_size": 128256}
 SHAPES = {
@@ -41,11 +42,6 @@ UPIPE = {
     "upipe-stack": "--stack upipe --checkpoint attn --upipe 8".split(),
 }
 TORCH = ["torch", "torch-checkpoint", "torch-compile", "torch-compile-checkpoint"]
-
-
-def tokens(count):
-    units = {"K": 1 << 10, "M": 1 << 20}
-    return int(count[:-1]) * units[count[-1]] if count[-1] in units else int(count)
 
 
 # --- The process that PyTorch trains in -----------------------------------------------------------------------
@@ -134,15 +130,11 @@ def by_upipe(build, model, way, seq, steps, data):
             "peak_bytes": max(line["peak_bytes"] for line in lines)}
 
 
-def option(words, name, default):
-    return words[words.index(name) + 1] if name in words else default
-
-
 def main(build, words):
-    model, steps = option(words, "--model", "llama3.2-1b"), int(option(words, "--steps", "4"))
-    ways = option(words, "--ways", ",".join([*TORCH, *UPIPE])).split(",")
+    model, steps = take(words, "--model", "llama3.2-1b"), int(take(words, "--steps", "4"))
+    ways = take(words, "--ways", ",".join([*TORCH, *UPIPE])).split(",")
     print(f"{'tokens':>8}  {'way':24} {'s a step':>9} {'tokens/s':>9} {'tensors':>10} {'device':>10}  loss first, last")
-    for length in option(words, "--lengths", "8K,32K,128K").split(","):
+    for length in take(words, "--lengths", "8K,32K,128K").split(","):
         seq = tokens(length)
         with tempfile.NamedTemporaryFile() as data:
             data.write(text(seq * min(steps, 4) + 2))

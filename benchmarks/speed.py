@@ -17,26 +17,13 @@ import sys
 import tempfile
 
 from text import text
+from words import take, tokens
 
 SHAPES = {  # layers, hidden, query heads x head_dim, KV heads x head_dim, ff, vocabulary
     "llama3-8b": (32, 4096, 4096, 1024, 14336, 128256),
     "llama3.2-1b": (16, 2048, 2048, 512, 8192, 128256),
     "qwen3-32b": (64, 5120, 8192, 1024, 25600, 151936),
 }
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def take(words, name, default):
-    if name not in words:
-        return default
-    at = words.index(name)
-    value = words[at + 1]
-    del words[at : at + 2]
-    return value
-
-
-def tokens(count):
-    return int(float(count[:-1]) * UNITS[count[-1]]) if count[-1] in UNITS else int(count)
 
 
 def run(train, data, words, steps):
